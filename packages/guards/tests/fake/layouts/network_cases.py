@@ -188,6 +188,23 @@ def _losses():
             for shape, to in (((5, 4), (5,)), ((4,), ())):
                 yield from _classes("nll_loss", shape, to, reduction, weighted)
             yield from _classes("nll_loss2d", (2, 4, 3, 5), (2, 3, 5), reduction, weighted)
+            yield from _margins(reduction, weighted)
+
+
+def _margins(reduction, weighted):
+    for shape, to in (((5, 4), (5,)), ((4,), ()), ((4,), (1,))):
+
+        def of_class(m, shape=shape, to=to):
+            x = m(*shape)
+            weight = make((4,), dtype=x.dtype) if weighted else None
+            return (x, classes(*to), 1, 1, weight, reduction), {}
+
+        yield "multi_margin_loss", of_class
+    for shape in ((5, 4), (4,), ()):
+        yield (
+            "multilabel_margin_loss_forward",
+            lambda m, shape=shape: ((m(*shape), classes(*shape) * 0, reduction), {}),
+        )
 
 
 def _classes(name, shape, to, reduction, weighted):

@@ -183,6 +183,8 @@ def test_operators_of_networks_on_another_device_are_as_torch_describes_them(nam
             continue  # torch asks for a number of the device on the way
         if name == "native_layer_norm_backward" and not args[1].is_contiguous():
             continue  # torch's fakes keep the order of the input, kernels do not
+        if "margin_loss" in name and args[0].dim() < 2:
+            continue  # torch's fakes of one row's loss have a dimension, kernels' results have not
         assert got == wanted, describe_all(args)
     assert answered
 

@@ -9,8 +9,10 @@ import torch
 from torchsmith_guards._src.fake.layouts.base import (
     Layout,
     Layouts,
+    alike,
     contiguous,
     fits,
+    holds,
     is_row_major,
     rule,
     same_sizes,
@@ -81,3 +83,28 @@ def _nll_loss(
 ) -> Layouts:
     unsure_if(x.dim() not in (1, 2, 4) or not _classes(x, target, weight))
     return [_reduced(x, target.shape, reduction), contiguous((), x)]
+
+
+@rule("multi_margin_loss")
+def _multi_margin_loss(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    p: Any = 1,
+    margin: Any = 1,
+    weight: torch.Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Layout:
+    unsure_if(x.dim() > 2 or holds(x.shape, 0) or not alike(x, weight))
+    unsure_if(weight is not None and not same_sizes(weight.shape, x.shape[-1:]))
+    unsure_if(x.dtype not in (torch.float32, torch.float64))
+    # One row gives as many dimensions as its target has; torch describes it with one.
+    unsure_if(not same_sizes(target.shape, x.shape[:-1]) and not (x.dim() < 2 and target.dim() < 2))
+    return _reduced(x, target.shape, reduction)
+
+
+@rule("multilabel_margin_loss_forward")
+def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Layouts:
+    unsure_if(x.dim() > 2 or holds(x.shape, 0) or not same_sizes(target.shape, x.shape))
+    unsure_if(x.dtype not in (torch.float32, torch.float64))
+    size = x.shape[:1] if x.dim() == 2 else ()
+    return [_reduced(x, size, reduction), contiguous(x.shape, x)]
