@@ -49,6 +49,14 @@ def test_the_self_test_holds_here_and_nothing_else_stands_against_the_library(un
     assert native.library() is not None, native.shared.problem
 
 
+def test_a_process_that_may_have_no_more_threads_checks_in_full(unused, monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert problem() == "can't start new thread"
+
+
 @needs_stamps
 def test_the_library_is_compiled_once_and_only_its_owner_can_write_it(cache, monkeypatch):
     native.load()

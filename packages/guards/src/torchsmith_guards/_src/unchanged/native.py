@@ -112,7 +112,11 @@ def library() -> Library | None:
         with _lock:
             if shared.thread is None:
                 made = threading.Thread(target=_prepare, name="torchsmith guards", daemon=True)
-                made.start()
+                try:
+                    made.start()
+                except RuntimeError as error:  # a process may have so many threads and no more
+                    shared.problem = str(error)
+                    shared.settled.set()
                 shared.thread = made
     return shared.library
 
