@@ -220,3 +220,28 @@ def test_first_backward_passes_in_inference_mode(layer):
         for mine, true in zip(sides[1], sides[0], strict=True):
             assert mine.is_inference() == true.is_inference()
             torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize(
+    "layer", [lambda: nn.Tanh(), lambda: nn.LayerNorm(4), lambda: nn.Linear(4, 3)]
+)
+def test_gradients_of_gradients_in_inference_mode(layer, create):
+    """Which are asked for in vain: eager gives gradients without a history."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), layer())
+    compiled = torchsmith.compile(model)
+    sides = []
+    for run in (model, compiled):
+        x = (torch.arange(12.0).view(3, 4) / 7).requires_grad_()
+        found = []
+        for mode in (torch.inference_mode, torch.enable_grad):
+            y = run(x)
+            tangent = torch.ones_like(y)
+            with mode():
+                inputs = [x, *model.parameters()]
+                found += torch.autograd.grad(y, inputs, tangent, create_graph=create)
+        sides.append([(g, g.is_inference(), g.requires_grad) for g in found])
+    for (mine, *facts), (true, *expected) in zip(sides[1], sides[0], strict=True):
+        assert facts == expected
+        torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)

@@ -417,7 +417,7 @@ class CompiledFunction(torch.autograd.Function):
         for tensor, version, users in ctx.guarded:
             if not users.isdisjoint(results):
                 check_version(tensor, version)
-        twice, given = torch.is_grad_enabled(), call.given
+        given, twice = call.given, torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         batched = not all(map(has_storage, defined))  # by vmap, which gives tangents no memory
         why = training.again.obstacle or "hooks have what was saved"
         if batched and given is None:
