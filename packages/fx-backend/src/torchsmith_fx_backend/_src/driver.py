@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import fx
-from torchsmith_guards import collector
+from torchsmith_guards import collector, is_interruption
 from torchsmith_guards.records import GraphRecord, new_graph, note_compiled, recorder
 
 from torchsmith_fx_backend._src import cached, graph_key, modes, settings, switches
@@ -338,6 +338,8 @@ def _stage(stage: str, function: Callable[..., _Result], *args: Any, **kwargs: A
     except (UnsupportedError, StageError, KernelFailedError):
         raise
     except Exception as error:
+        if is_interruption(error):
+            raise
         said, _, _ = str(error).partition("\nException raised from")  # and torch's frames in C++
         raise StageError(stage=stage, error=f"{type(error).__name__}: {said}") from error
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torchsmith_guards import same_sizes
+from torchsmith_guards import is_interruption, same_sizes
 
 from torchsmith_fx_backend._src.capture.ops import Effect, op_info
 from torchsmith_fx_backend._src.capture.recorder import values_of
@@ -70,6 +70,8 @@ def run_passes(graph: fx.Graph, passes: Iterable[Pass], *, check: bool = False) 
         try:
             each.run(graph)
         except Exception as error:
+            if is_interruption(error):
+                raise
             problem = f"{type(error).__name__}: {error}"
             raise StageError(stage=f"pass {each.name}", error=problem) from error
         if check:

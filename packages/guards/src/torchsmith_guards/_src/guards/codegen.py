@@ -28,6 +28,7 @@ from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.guards.tree import COST_NS, FETCH_NS, Node, Tree, branch_rank, runs
+from torchsmith_guards._src.interruptions import is_interruption
 from torchsmith_guards._src.shapes.nodes import FUNCTIONS
 from torchsmith_guards._src.sources import sources as src
 from torchsmith_guards._src.sources.arrays import share_memory
@@ -158,6 +159,7 @@ class _Generator:
             self.main.fail_if([(self._relation(guard), _comment(guard))])
         self._classes()
         last = "True" if asking is None else self._ask(asking)
+        error, interrupted = self.names.unique("error"), self.names.constant(is_interruption)
         cost = 60.0 + sum(COST_NS[g.kind] for g in guards) + FETCH_NS * len(self.tree.nodes)
         text = "\n".join(
             [
@@ -165,7 +167,8 @@ class _Generator:
                 f"def {name}({', '.join(self.params.values())}):",
                 "    try:",
                 *(f"        {line}" for line in self.main.lines or ["pass"]),
-                "    except Exception:  # a path that is gone is a guard that fails",
+                f"    except Exception as {error}:  # a path that is gone is a guard that fails",
+                f"        if {interrupted}({error}): raise",
                 "        return False",
                 f"    return {last}",
                 "",

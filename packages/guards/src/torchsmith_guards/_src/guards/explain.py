@@ -15,6 +15,7 @@ from torchsmith_guards._src.guards.guard import UNCHANGED_NUMBER, Guard, GuardKi
 from torchsmith_guards._src.guards.referent import Referent
 from torchsmith_guards._src.guards.shape_relation import BRANCH, EQUAL, ITSELF, RANGE, ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
+from torchsmith_guards._src.interruptions import is_interruption
 from torchsmith_guards._src.sources.arrays import share_memory
 from torchsmith_guards._src.sources.sources import Source
 
@@ -115,7 +116,9 @@ def explain(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
     """The failure of ``guard`` for these arguments, or None when it holds."""
     try:
         return _explain(guard, roots)
-    except Exception as error:  # noqa: BLE001 - user code may run here, as in a checker
+    except Exception as error:  # user code may run here, as in a checker
+        if is_interruption(error):
+            raise
         return Failure(guard, _old(guard), error, "the object is not where it was")
 
 

@@ -123,10 +123,8 @@ class World:
         """``issubclass(cls, other)``, where ``other`` has no check of the user's."""
         if other in self.mro(cls):
             return True
-        try:
-            found = issubclass(cls, other)
-        except TypeError as e:  # of a protocol, which is one of instances only
-            raise self.tx.interp.host_error(e) from None
+        # A protocol that is one of instances only refuses.
+        found = self.tx.interp.hosted(issubclass, cls, other)
         # What an abstract class has accepted it accepts for ever; what not may be registered.
         if not found and isinstance(other, ABCMeta) and not self.born & {cls, other}:
             self.query(issubclass, cls, other)

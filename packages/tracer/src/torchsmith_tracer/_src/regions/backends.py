@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import fx
+from torchsmith_guards import is_interruption
 from torchsmith_guards.records import new_graph, note_compiled, recorder
 
 from torchsmith_tracer._src.regions.verified import compile_verified
@@ -86,6 +87,8 @@ class BackendChoice:
         except (SkipGraph, BackendError):
             raise
         except Exception as e:
+            if is_interruption(e):
+                raise
             if (type(e).__module__, type(e).__name__) == ("torch._dynamo.exc", "SkipFrame"):
                 raise SkipGraph(str(e)) from e
             raise BackendError(self.name, f"raised {type(e).__name__}: {e}") from e

@@ -9,18 +9,18 @@ the failing operator and none after it, the user's own exception from the user's
 What a backend's own failure leaves written is known where the backend tells. A value that nothing
 but itself depends on, as batch norm's statistics, keeps what the graph gave it, whatever the second
 run writes; after any other write there is no second run, and the failure is raised. So is what a
-hook of the user's raised that takes what autograd saves: it would be handed the same again.
+hook of the user's raised that takes what autograd saves, which would be handed the same again, and
+what a handler of a signal raised.
 """
 
 from __future__ import annotations
 
-import inspect
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
+from torchsmith_guards import is_interruption
 
 from torchsmith_tracer._src.codegen.tail import hide_ours
 from torchsmith_tracer._src.effects.undo import Undo
@@ -47,6 +47,7 @@ def graph_failed(
     nothing but its own new value depends."""
     place = error.__traceback__
     assert place is not None
+    interrupted = is_interruption(error, saving_hook())
     found = {**place.tb_frame.f_globals, **place.tb_frame.f_locals}  # a class's own are bound
     places = {id(found[name]): place for place, name in enumerate(inputs)}
     written = [] if written_before is None else written_before(error)
@@ -62,8 +63,7 @@ def graph_failed(
         fn, flat = args[0], args[1:]  # type: ignore[assignment]
     assert fn is not None
     if (
-        not isinstance(error, Exception)
-        or _by_hook(place)
+        interrupted
         or (undo and not undo.restore())
         or not all(id(t) in places and stays(places[id(t)]) for t in written)
     ):
@@ -89,15 +89,3 @@ def graph_failed(
         stacklevel=3,
     )
     return result
-
-
-def _by_hook(place: types.TracebackType | None) -> bool:
-    """Whether an exception passed through the hook that takes what autograd saves."""
-    hook: Any = saving_hook()
-    if hook is None:
-        return False
-    hook = inspect.unwrap(getattr(hook, "__func__", hook))
-    code = getattr(hook, "__code__", None) or getattr(type(hook).__call__, "__code__", None)
-    while place is not None and place.tb_frame.f_code is not code:
-        place = place.tb_next
-    return place is not None

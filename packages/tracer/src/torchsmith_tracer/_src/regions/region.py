@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torchsmith_guards import is_interruption
 
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.report import BreakReport, FrameReport, Log
@@ -241,7 +242,10 @@ class Region:
 
         Raises:
             InternalTracerError: under ``fullgraph=True`` or ``TORCHSMITH_STRICT=1``.
+            Exception: ``error``, where it interrupts the program and is no failure.
         """
+        if error is not None and is_interruption(error):
+            raise error
         place = report.place
         if error is not None and error.__traceback__ is not None:
             last = traceback.extract_tb(error.__traceback__)[-1]

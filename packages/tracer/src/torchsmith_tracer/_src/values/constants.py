@@ -171,10 +171,7 @@ class ConstantValue(BuiltinObject):
         return bool(self.value)
 
     def hash_key(self, tx: Trace) -> object:
-        try:
-            hash(self.value)
-        except TypeError as e:
-            raise tx.interp.host_error(e) from None
+        tx.interp.hosted(hash, self.value)
         return self.value
 
     def reconstruct(self, cg: Emitter) -> str:

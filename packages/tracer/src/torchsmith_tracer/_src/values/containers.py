@@ -347,10 +347,7 @@ class ListValue(SequenceValue):
         if isinstance(key, SliceValue):
             items = list(self.items)
             new = tx.interp.unpack_for(value, "can only assign an iterable")
-            try:
-                items[key.as_slice(tx)] = new
-            except ValueError as e:
-                raise tx.interp.host_error(e) from None
+            tx.interp.hosted(items.__setitem__, key.as_slice(tx), new)
             self.replace(tx, items)
             return
         i = self.position(tx, key, "assignment index")

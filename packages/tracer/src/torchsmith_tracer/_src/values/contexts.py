@@ -436,11 +436,7 @@ def _autocast(cls: Callable[..., torch.autocast]) -> Maker:
     def make(tx: Trace, *args: Value, **kwargs: Value) -> ContextValue:
         values = [a.as_constant() for a in args]
         named = {k: v.as_constant() for k, v in kwargs.items()}
-        try:
-            host = cls(*values, **named)
-        except Exception as e:  # noqa: BLE001 - the program's own
-            raise tx.interp.host_error(e) from None
-        return AutocastValue(host)
+        return AutocastValue(tx.interp.hosted(cls, *values, **named))
 
     return make
 

@@ -58,10 +58,7 @@ class OpaqueValue(RealObject):
         if name == "__class__":
             return tx.interp.type_of(self)
         if issubclass(type(self.obj), TYPE_EXPRESSIONS) and self.source is not None:
-            try:
-                return tx.world.computed(self.obj, self.source, name)
-            except AttributeError as e:
-                raise tx.interp.host_error(e) from None
+            return tx.interp.hosted(tx.world.computed, self.obj, self.source, name)
         raise Unsupported("opaque-attribute", what=name, object=self.describe())
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:

@@ -81,10 +81,7 @@ class _Method(MethodOf["RandomGenerator"]):
             return graph.wrap_result(node, state)
         known = given[0].is_constant() and self.name == "manual_seed"
         if known:
-            try:
-                owner.fake.manual_seed(given[0].as_constant())  # type: ignore[arg-type]
-            except (TypeError, RuntimeError, ValueError) as e:
-                raise tx.interp.host_error(e) from None
+            tx.interp.hosted(owner.fake.manual_seed, given[0].as_constant())
         tx.journal.assign(owner, "seed", owner.fake.initial_seed() if known else None)
         node = graph.add_call("call_method", self.name, node_args, {}, owner.fake)
         tx.journal.assign(owner, "node", node)
@@ -104,10 +101,7 @@ def _generator(tx: Trace, device: Value | None = None) -> Value:
     if not tx.native_nodes:
         raise Unsupported("opaque-call", what="torch.Generator, which this backend does not take")
     place = "cpu" if device is None else tx.interp.concrete(device)
-    try:
-        fake = torch.Generator(place)  # type: ignore[arg-type]
-    except (TypeError, RuntimeError) as e:
-        raise tx.interp.host_error(e) from None
+    fake = tx.interp.hosted(torch.Generator, place)
     node = tx.graph.add_call("call_function", torch.Generator, (place,), {}, fake)
     value = RandomGenerator(node, fake)
     value.seed = fake.initial_seed()

@@ -61,10 +61,7 @@ def _turn(
     if not open_:
         tx.interp.concrete(ask(tx, read, *key))
         graph.turned.append(switch)
-    try:
-        put(*key, *now)
-    except Exception as e:  # noqa: BLE001 - the program's own
-        raise tx.interp.host_error(e) from None
+    tx.interp.hosted(put, *key, *now)
     if old == _state(read, key) == (None,):  # a build that lacks it: nothing but a warning
         graph.add_call("call_function", put, key + now, {}, None)
         return
@@ -93,10 +90,7 @@ def switch_handler(
         given = tuple(map(tx.interp.concrete, args))
         named = {name: tx.interp.concrete(value) for name, value in kwargs.items()}
         if own is not None:
-            try:
-                bound = own.bind(*given, **named)
-            except TypeError as e:
-                raise tx.interp.host_error(e) from None
+            bound = tx.interp.hosted(own.bind, *given, **named)
             bound.apply_defaults()
             given = bound.args
         elif named:

@@ -101,10 +101,7 @@ def _query(fn: Callable[..., object]) -> Handler:
         autocast = any(isinstance(context, AutocastValue) for context in tx.graph.contexts)
         if autocast and "autocast" in getattr(fn, "__name__", ""):
             return fold(fn)(tx, args, kwargs)
-        try:
-            return ask(tx, fn, *[a.as_constant() for a in args])
-        except (TypeError, RuntimeError, ValueError) as e:
-            raise tx.interp.host_error(e) from None
+        return tx.interp.hosted(ask, tx, fn, *[a.as_constant() for a in args])
 
     return answer
 
@@ -244,10 +241,7 @@ def _group_tensors(tx: Trace, lists: Value, with_indices: Value = FALSE) -> Valu
             return ListValue([group(part) for part in found])
         return values[id(found)] if isinstance(found, torch.Tensor) else tx.interp.const(found)
 
-    try:
-        groups = private.group_tensors(rows, tx.interp.concrete(with_indices))
-    except (RuntimeError, TypeError) as e:
-        raise tx.interp.host_error(e) from None
+    groups = tx.interp.hosted(private.group_tensors, rows, tx.interp.concrete(with_indices))
     pairs = [
         (tx.interp.const(key), TupleValue([group(tensors), group(indices)]))
         for key, (tensors, indices) in groups.items()

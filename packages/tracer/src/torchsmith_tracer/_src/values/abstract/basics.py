@@ -10,11 +10,16 @@ import weakref
 # By name: the program may put other things in the module's place.
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from torchsmith_guards import NamespaceSource, PinnedSource
+from torchsmith_guards import NamespaceSource, PinnedSource, is_interruption
 
-from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import (
+    BreakAt,
+    InternalError,
+    ObservedException,
+    Unsupported,
+)
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import PlainObject
@@ -55,6 +60,7 @@ _PLAIN = (int, str, float, bool, type(None), complex, bytes, type(Ellipsis), typ
 _PLAIN_SET = frozenset(_PLAIN)
 
 
+T = TypeVar("T")
 Pair = tuple[Value, Value]
 Globals = dict[str, object]
 Known = tuple[list[object], dict[str, object]]
@@ -263,17 +269,20 @@ class Basics(Part):
         """Like ``try_concrete``; a value that is not known is a break."""
         return value.obj if isinstance(value, LazyValue) else value.as_constant()
 
-    def fold(self, fn: Callable[..., object], *args: object, **kwargs: object) -> Value:
-        """Run ``fn`` on the host; its exception becomes one of the traced program."""
+    def hosted(self, fn: Callable[..., T], *args: object, **kwargs: object) -> T:
+        """What ``fn`` returns on the host; its exception becomes one of the traced program."""
         try:
-            result = fn(*args, **kwargs)
-        except (Unsupported, ObservedException):
+            return fn(*args, **kwargs)
+        except (Unsupported, ObservedException, BreakAt, InternalError, RecursionError):
             raise
-        except RecursionError:
-            raise
-        except Exception as e:  # noqa: BLE001 - the program's own
+        except Exception as e:
+            if is_interruption(e):
+                raise
             raise self.host_error(e) from None
-        return self.const(result)
+
+    def fold(self, fn: Callable[..., object], *args: object, **kwargs: object) -> Value:
+        """The value of what ``fn`` returns on the host."""
+        return self.const(self.hosted(fn, *args, **kwargs))
 
     def being_handled(self) -> Value:
         """``sys.exception()``."""

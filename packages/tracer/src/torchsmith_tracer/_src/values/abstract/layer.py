@@ -69,7 +69,7 @@ class ObjectLayer:
         self.keywords = basics.keywords
         self.known = basics.known
         self.concrete = basics.concrete
-        self.fold = basics.fold
+        self.fold, self.hosted = basics.fold, basics.hosted
         self.being_handled = basics.being_handled
         self.error = basics.error
         self.error_with = basics.error_with

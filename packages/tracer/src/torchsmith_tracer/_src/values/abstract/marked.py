@@ -52,8 +52,4 @@ def _constant_result(
         return obj
 
     hosts, named = [host(a) for a in args], {k: host(v) for k, v in kwargs.items()}
-    try:
-        result = real(*hosts, **named)
-    except Exception as e:  # noqa: BLE001 - the program's own
-        raise tx.interp.host_error(e) from None
-    return tx.builder.wrap_new(result)
+    return tx.builder.wrap_new(tx.interp.hosted(real, *hosts, **named))

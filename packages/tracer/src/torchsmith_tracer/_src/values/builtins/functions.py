@@ -255,10 +255,8 @@ def sort(tx: Trace, items: list[Value], key: Value, reverse: Value) -> list[Valu
     keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
     if all(type(k) is ConstantValue for k in keys):
         hosts = [cast("ConstantValue", k).value for k in keys]
-        try:
-            order = sorted(range(len(items)), key=hosts.__getitem__, reverse=down)  # type: ignore[arg-type]
-        except Exception as e:  # noqa: BLE001 - the program's own
-            raise tx.interp.host_error(e) from None
+        spot = hosts.__getitem__
+        order = tx.interp.hosted(sorted, range(len(items)), key=spot, reverse=down)
     else:
         wrapped = [_SortKey(tx, k) for k in keys]
         order = sorted(range(len(items)), key=wrapped.__getitem__, reverse=down)
@@ -469,10 +467,7 @@ def _eval(tx: Trace, source: Value, globals: Value = NONE, locals: Value = NONE,
     text = tx.interp.concrete(source)
     caller = tx.frames[-1]
     if isinstance(text, str):
-        try:
-            text = compile(text.lstrip(), "<string>", "eval")
-        except (SyntaxError, ValueError) as e:
-            raise tx.interp.host_error(e) from None
+        text = tx.interp.hosted(compile, text.lstrip(), "<string>", "eval")
     if not isinstance(text, types.CodeType):
         kind = type(text).__name__
         raise tx.interp.error(

@@ -201,10 +201,7 @@ def _stand_in(tx: Trace, name: str, meta: type, bases: list[type], table: dict[s
         bases = [_plain(base) for base in bases]
     if any(issubclass(base, type) for base in bases):  # the host must not call what it defines
         namespace = {k: v for k, v in namespace.items() if not isinstance(v, types.FunctionType)}
-    try:
-        return bare_class(meta, name, tuple(bases), namespace)
-    except Exception as e:  # noqa: BLE001 - the program's own
-        raise tx.interp.host_error(e) from None
+    return tx.interp.hosted(bare_class, meta, name, tuple(bases), namespace)
 
 
 def _hooks(base: type) -> bool:

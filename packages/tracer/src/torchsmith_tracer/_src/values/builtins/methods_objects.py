@@ -7,7 +7,7 @@ import sys
 import types
 from typing import cast
 
-from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, joined
 from torchsmith_tracer._src.values.base import Value
@@ -374,12 +374,7 @@ def _format(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
     assert isinstance(template, str)
     hosts = [_Formatted(tx, a) for a in args]
     named = {k: _Formatted(tx, v) for k, v in kwargs.items()}
-    try:
-        return ConstantValue(template.format(*hosts, **named))
-    except (ObservedException, Unsupported):
-        raise
-    except Exception as e:  # noqa: BLE001 - the program's own
-        raise tx.interp.host_error(e) from None
+    return ConstantValue(tx.interp.hosted(template.format, *hosts, **named))
 
 
 @method(str, "format_map")
@@ -390,7 +385,4 @@ def _format_map(tx: Trace, self: Value, mapping: Value, /) -> Value:
     if not isinstance(table, DictValue):
         raise Unsupported("opaque-call", what="str.format_map of this mapping")
     named = {str(k): _Formatted(tx, v) for k, (_, v) in table.table.items()}
-    try:
-        return ConstantValue(template.format_map(named))
-    except KeyError as e:
-        raise tx.interp.host_error(e) from None
+    return ConstantValue(tx.interp.hosted(template.format_map, named))

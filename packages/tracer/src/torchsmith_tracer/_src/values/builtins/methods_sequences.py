@@ -67,10 +67,7 @@ def _as_host(cls: type, name: str, *, item: int | None = None) -> None:
                 more.append(_Element(tx, arg) if compares else arg)
         limit = (seq.maxlen,) if isinstance(seq, DequeValue) else ()
         host = cls(values, *limit)
-        try:
-            result = getattr(host, name)(*more)
-        except (TypeError, ValueError, LookupError) as e:
-            raise tx.interp.host_error(e) from None
+        result = tx.interp.hosted(getattr(host, name), *more)
         if name not in ("index", "count"):
             items = [v.value for v in host] if compares else list(host)
             cast("ListValue", seq).replace(tx, items)

@@ -1,0 +1,167 @@
+"""Handlers of signals that raise: their exception reaches the program from wherever it came up,
+in a compile as in a call that is compiled, and is taken for no failure."""
+
+import functools
+import gc
+import signal
+import sys
+
+import pytest
+import torch
+import torchsmith
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+WEIGHT = torch.eye(4)
+
+
+class TimeIsUpError(Exception):
+    """What programs raise to end something that takes too long."""
+
+
+def handler(number, frame):
+    raise TimeIsUpError
+
+
+class Handler:
+    def __call__(self, number, frame):
+        raise TimeIsUpError
+
+    def method(self, *args):
+        raise TimeIsUpError
+
+
+@functools.wraps(handler)
+def wrapped(*args):
+    return handler(*args)
+
+
+HANDLERS = {
+    "function": handler,
+    "object": Handler(),
+    "method": Handler().method,
+    "wrapped": wrapped,
+}
+
+
+@pytest.fixture(params=HANDLERS)
+def installed(request):
+    before = signal.signal(signal.SIGUSR1, HANDLERS[request.param])
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def interrupted(call, at):
+    """Run ``call`` with a signal as line number ``at`` of Python code is reached; whether there are
+    that many, and whether it was interrupted."""
+    lines = [0]
+
+    def trace(frame, event, arg):
+        if event == "line" and lines[0] <= at:
+            lines[0] += 1
+            if lines[0] == at:
+                signal.raise_signal(signal.SIGUSR1)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except TimeIsUpError:
+        return True, True
+    finally:
+        sys.settrace(None)
+    return lines[0] >= at, False
+
+
+def inference(x, log):
+    log.append(len(log))
+    for _ in range(3):
+        x = (x @ WEIGHT).sin() + x.sum()
+    return x
+
+
+def in_a_block(x, log):
+    with torch.no_grad():
+        try:
+            return inference(x, log) * 2
+        except ValueError:
+            return x
+
+
+def training(x, log):
+    log.append(len(log))
+    x = x.clone().requires_grad_()
+    (x @ WEIGHT).exp().sum().backward()
+    return x.grad
+
+
+def assert_nothing_is_left():
+    assert torch.is_grad_enabled() and gc.isenabled()
+    assert not torch.is_autocast_enabled("cpu") and not _get_current_dispatch_mode_stack()
+
+
+@pytest.mark.parametrize("fn", [inference, in_a_block, training])
+def test_a_call_is_interrupted_wherever_it_is(fn, installed):
+    compiled = torchsmith.compile(fn)
+    x, log = torch.arange(8.0).view(2, 4) / 8, []
+    for _ in range(3):
+        compiled(x, log)
+    at, there = 0, True
+    while there:
+        at += 1
+        log.clear()
+        there, ended = interrupted(lambda: compiled(x, log), at)
+        assert ended or not there, f"line {at} was not interrupted"
+        assert len(log) <= 1
+        assert_nothing_is_left()
+    assert at > 5
+    torch.testing.assert_close(compiled(x, log), fn(x, log))
+
+
+@pytest.mark.parametrize("installed", ["function"], indirect=True)
+@pytest.mark.parametrize("fn", [inference, training])
+def test_a_compile_is_interrupted(fn, installed):
+    """At some of its very many lines."""
+    x = torch.arange(8.0).view(2, 4) / 8
+    torchsmith.compile(fn)(x, [])  # modules are loaded
+    at, interruptions = 1, 0
+    while True:
+        compiled = torchsmith.compile(fn, options={"graph_cache": False})
+        there, ended = interrupted(lambda: compiled(x, []), at)
+        if not there:
+            break
+        interruptions += ended
+        assert_nothing_is_left()
+        at = at * 3 // 2 + 1
+    assert interruptions > 8
+    torch.testing.assert_close(compiled(x, []), fn(x, []))
+
+
+def test_a_program_deals_with_its_own(installed):
+    def fn(x):
+        y = x + 1
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except TimeIsUpError:
+            return y * 2
+        return y
+
+    compiled = torchsmith.compile(fn)
+    for _ in range(3):
+        assert compiled(torch.ones(2)).tolist() == [4, 4]
+
+
+def test_a_guard_that_cannot_be_asked_fails():
+    """An exception that is raised within a check, by an object of the program's, is another."""
+
+    class Lazy(nn.Module):
+        def forward(self, x):
+            return x * self.scale
+
+    model = Lazy()
+    model.scale = 2.0
+    compiled = torchsmith.compile(model)
+    assert compiled(torch.ones(2)).tolist() == [2, 2]
+    del model.scale
+    with pytest.raises(AttributeError):
+        compiled(torch.ones(2))
