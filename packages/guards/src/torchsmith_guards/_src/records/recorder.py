@@ -27,6 +27,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from torch.profiler import record_function
 
+from torchsmith_guards._src.interruptions import is_interruption
 from torchsmith_guards._src.records import debug_folder, trace_file
 from torchsmith_guards._src.records.metrics import Metrics
 from torchsmith_guards._src.records.rows import FrameRecord, GraphRecord, Phase, Record
@@ -173,7 +174,7 @@ class Recorder:
         try:
             yield
         except Exception as error:
-            if os.environ.get("TORCHSMITH_STRICT") == "1":
+            if is_interruption(error) or os.environ.get("TORCHSMITH_STRICT") == "1":
                 raise
             if not self._warned:
                 self._warned = True
