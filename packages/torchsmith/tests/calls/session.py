@@ -129,6 +129,8 @@ def compare(session: Session) -> str | None:
             return None
         if name != label == "backward raises" and (way, mine) == ("create_graph", "written"):
             return None  # which runs again from all that a call was given
+        if name != label == "backward raises" and (label, mine) == want[-1]:
+            return None  # of eager's hooks, some are called before it raises the same
         if name != label:
             return f"{at}: {label} = {mine}, not {name} = {true}"
         if name == "step":
