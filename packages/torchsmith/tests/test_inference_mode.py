@@ -6,6 +6,7 @@ import torch
 import torchsmith
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 LAYER = nn.Linear(4, 3)
 
@@ -108,3 +109,30 @@ def test_statistics_that_become_inference_tensors(norm, affine, backend):
             seen.append((result, str(torch.tensor(state[0])), state[-1]))
         rows.append(seen)
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("given", ["argument", "attribute", "in a list"])
+def test_checkpoints_of_inference_tensors(given, wanted):
+    """Eager refuses to save them, also where all is computed again."""
+    with torch.inference_mode():
+        held = torch.arange(8.0).view(2, 4)
+    layer = nn.Linear(4, 3).requires_grad_(wanted)
+    bodies = {
+        "argument": lambda x: checkpoint(layer, x, use_reentrant=False),
+        "attribute": lambda x: checkpoint(lambda y: layer(held) + y.sum(), x, use_reentrant=False),
+        "in a list": lambda x: checkpoint(lambda y: layer(y[0]), [x], use_reentrant=False),
+    }
+    compiled = torchsmith.compile(bodies[given])
+    for x in (held, torch.ones(2, 4), held):
+        sides = []
+        for run in (bodies[given], compiled):
+            layer.zero_grad()
+            try:
+                y = run(x)
+                if y.requires_grad:
+                    y.sum().backward()
+                sides.append((y.requires_grad, y.tolist(), str(layer.bias.grad)))
+            except RuntimeError as error:
+                sides.append(str(error))
+        assert sides[0] == sides[1] or sides[0][::2] == sides[1][::2], sides

@@ -253,7 +253,11 @@ def _checkpoint(tx: Trace, func: Value, /, *given: Value, **kwargs: Value) -> Va
     traced = trace_body(tx, "a checkpointed function", func, given, tensors, rest)
     nodes = [a.node for a in given if isinstance(a, TensorValue)]
     module = tx.graph.add_module(traced.body.module)
-    target_args = (module, contexts, len(nodes), options, *nodes, *traced.body.operands)
+    operands = (*nodes, *traced.body.operands)
+    fakes = [f for n in operands if isinstance(f := n.meta.get("example_value"), torch.Tensor)]
+    if not tx.graph.inference.isdisjoint(map(storage_id, fakes)):  # which eager may not save
+        raise Unsupported("opaque-call", what="torch.utils.checkpoint of an inference tensor")
+    target_args = (module, contexts, len(nodes), options, *operands)
     return traced.result(_emit(tx, ops.checkpoint, target_args, traced.body.fakes))
 
 
