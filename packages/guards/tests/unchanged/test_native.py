@@ -97,7 +97,10 @@ def test_the_environment_turns_it_off(unused, monkeypatch):
 
 
 @needs_stamps
-@pytest.mark.parametrize("name", ["_stamps", "_instances", "_classes", "_references", "_tensors"])
+@pytest.mark.parametrize(
+    "name",
+    ["_stamps", "_instances", "_classes", "_references", "_tensors", "_gradients", "_batches"],
+)
 def test_one_claim_that_does_not_hold_turns_it_off(unused, monkeypatch, name):
     def claims(library):
         yield True
@@ -117,17 +120,17 @@ def test_a_wrong_place_in_memory_is_found_out(monkeypatch, library, place):
 
 @needs_stamps
 def test_a_torch_without_one_of_the_functions_turns_it_off(unused, monkeypatch):
-    monkeypatch.setattr(torch_private, "_LIBRARIES", (("libc10.so", ("no_such_function",)),))
+    monkeypatch.setattr(torch_private, "_LIBRARIES", (("libc10.so", "no_such_function"),))
     assert "no_such_function" in problem()
 
 
 @needs_stamps
-@pytest.mark.parametrize("place", [0, 1, 7, 8, 9])
+@pytest.mark.parametrize("place", [0, 1, 8, 9, 10, 11, 13])
 def test_a_function_of_torch_that_says_something_else_is_found_out(monkeypatch, cache, place):
     # In a cache of its own: a file that is loaded twice is one library, with one set of functions.
     real = torch_private.metadata_functions()
     # Another function of the same signature in its place.
-    wrong = {0: 3, 1: 2, 7: 8, 8: 9, 9: 8}[place]
+    wrong = {0: 3, 1: 2, 8: 9, 9: 8, 10: 8, 11: 8, 13: 8}[place]
     changed = (*real[:place], real[wrong], *real[place + 1 :])
     monkeypatch.setattr(torch_private, "metadata_functions", lambda: changed)
     with pytest.raises((selftest.SelfTestError, ValueError)):

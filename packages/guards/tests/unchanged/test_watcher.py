@@ -647,3 +647,89 @@ def test_tensor_facts_that_the_native_code_does_not_compare_are_not_left_to_it()
 
     known = {f for f in tensor_spec.TensorSpec.__slots__}
     assert known == survey._METADATA or not survey._COMPLETE
+
+
+# Gradients of known parameters are other objects after each backward pass.
+
+COUNT = 12
+
+
+class MarkedTensor(torch.Tensor):
+    """A class of its own."""
+
+
+class Holder:
+    """Parameters in a list, as an optimizer has them."""
+
+    def __init__(self):
+        self.params = [nn.Parameter(torch.ones(2, 3)) for _ in range(COUNT)]
+        self.renew()
+
+    def renew(self):
+        for p in self.params[1:]:
+            p.grad = torch.ones(2, 3)
+
+
+def watched_gradients(holder):
+    guards, grads = [], []
+    for i, p in enumerate(holder.params):
+        source = ItemSource(AttrSource(SELF, "params"), i)
+        grads.append(AttrSource(source, "grad"))
+        guards.append(Guard(source, K.TENSOR, TensorSpec.of(p)))
+        if p.grad is None:
+            guards.append(Guard(grads[-1], K.NONE))
+        else:
+            guards.append(Guard(grads[-1], K.TENSOR, TensorSpec.of(p.grad)))
+            guards.append(Guard(grads[-1], K.WRITABLE))
+    others = (ItemSource(AttrSource(SELF, "params"), 2), *grads[2:])
+    return Watched([*guards, Guard(grads[1], K.NOT_SAME, others)])
+
+
+def regraded(change):
+    def apply(holder):
+        holder.params[4].grad = change(holder.params[4].grad)
+
+    return apply
+
+
+def of_inference(grad):
+    with torch.inference_mode():
+        return torch.ones(2, 3)
+
+
+OF_GRADIENTS = {  # what is done, and whether the guards still hold
+    "nothing": (lambda h: None, True),
+    "new objects": (Holder.renew, True),
+    "one new object": (regraded(torch.clone), True),
+    "none": (regraded(lambda g: None), False),
+    "one where there was none": (lambda h: setattr(h.params[0], "grad", torch.ones(2, 3)), False),
+    "other strides": (regraded(lambda g: g.t().contiguous().t()), False),
+    "a subclass": (regraded(lambda g: g.as_subclass(MarkedTensor)), False),
+    "a parameter": (regraded(lambda g: nn.Parameter(g, requires_grad=False)), False),
+    "one that is differentiable": (regraded(lambda g: g.clone().requires_grad_()), False),
+    "one that is lazily negated": (regraded(torch._neg_view), False),
+    "one of inference mode": (regraded(of_inference), False),
+    "another one's": (lambda h: setattr(h.params[4], "grad", h.params[1].grad), False),
+    "a parameter of the list": (
+        lambda h: (h.params[2].requires_grad_(False), setattr(h.params[4], "grad", h.params[2])),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_GRADIENTS)
+def test_a_change_of_gradients_is_seen(name):
+    holder, (change, holds) = Holder(), OF_GRADIENTS[name]
+    check = watched_gradients(holder).warm(holder)
+    assert check.answers(holder) == (True, False)
+    change(holder)
+    assert check.answers(holder) == (holds, not holds)
+    assert check.checker.check(holder) is holds
+
+
+def test_a_gradient_that_nothing_in_python_stands_for():
+    holder = Holder()
+    check = watched_gradients(holder).warm(holder)
+    holder.params[4].grad = None
+    (holder.params[4] * torch.ones(2, 3)).sum().backward()
+    assert check.answers(holder) == (True, False)

@@ -67,28 +67,18 @@ def mode_device(mode: object) -> torch.device | None:
 # Functions of libtorch that read one thing of a tensor each, in the order in which ``unchanged.c``
 # takes them: the stable C interface, then members of C++ classes that it has no name for. All are
 # looked up by name, so that a release without one of them turns the native check off.
-_LIBRARIES: tuple[tuple[str, tuple[str, ...]], ...] = (
+_LIBRARIES: tuple[tuple[str, str], ...] = (
     (
         "libtorch_cpu.so",
-        (
-            "aoti_torch_get_dtype",
-            "aoti_torch_get_device_type",
-            "aoti_torch_get_device_index",
-            "aoti_torch_get_layout",
-            "aoti_torch_get_dim",
-            "aoti_torch_get_sizes",
-            "aoti_torch_get_strides",
-        ),
+        """
+        aoti_torch_get_dtype aoti_torch_get_device_type aoti_torch_get_device_index
+        aoti_torch_get_layout aoti_torch_get_dim aoti_torch_get_sizes aoti_torch_get_strides
+        aoti_torch_get_data_ptr _ZN2at6native7is_conjERKNS_6TensorE
+        _ZN2at6native6is_negERKNS_6TensorE _ZN2at6native12is_inferenceERKNS_6TensorE
+        _ZNK2at10TensorBase7is_viewEv _ZN5torch8autograd4impl12bump_versionERKN2at6TensorE
+        """,
     ),
-    ("libc10.so", ("_ZNK3c1010TensorImpl13requires_gradEv",)),
-    (
-        "libtorch_cpu.so",
-        (
-            "_ZN2at6native7is_conjERKNS_6TensorE",
-            "_ZN2at6native6is_negERKNS_6TensorE",
-            "_ZN2at6native12is_inferenceERKNS_6TensorE",
-        ),
-    ),
+    ("libc10.so", "_ZNK3c1010TensorImpl13requires_gradEv _ZNK3c1010TensorImpl4gradEv"),
 )
 
 
@@ -101,7 +91,7 @@ def metadata_functions() -> tuple[int, ...]:
     found: list[int] = []
     for name, symbols in _LIBRARIES:
         library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", name))
-        for symbol in symbols:
+        for symbol in symbols.split():
             address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
             assert address is not None, "a symbol that was found has an address"
             found.append(address)

@@ -86,29 +86,39 @@ class Table:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._words: dict[int, int] = {}
-        self._tensors: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self._tensors: dict[tuple[int, bool], ctypes.Array[ctypes.c_char]] = {}
         self._memory: object = None
+        self.distinct = False  # no two of the tensors are one
         self._address = 0
 
     def add_word(self, address: int, expected: int) -> None:
         """Compare the eight bytes at ``address``."""
         self._words.setdefault(address, expected)
 
-    def add_tensor(self, tensor: torch.Tensor) -> bool:
-        """Compare the metadata of ``tensor`` with what it is now; False if that is not possible."""
-        described = self._tensors.get(id(tensor)) or self._library.describe(tensor)
+    def add_tensor(self, tensor: torch.Tensor, of_grad: bool = False) -> bool:
+        """Compare the metadata of ``tensor``, or of its gradient, with what it is now; False if
+        that is not possible."""
+        key = id(tensor), of_grad
+        described = self._tensors.get(key) or self._library.describe(tensor, of_grad)
         if described is not None:
-            self._tensors[id(tensor)] = described
+            self._tensors[key] = described
         return described is not None
+
+    def compares(self, tensor: torch.Tensor) -> bool:
+        """Whether the metadata of ``tensor`` is compared."""
+        return (id(tensor), False) in self._tensors
 
     def lay_out(self) -> None:
         """Write the table to memory, where it stays as long as this object lives."""
         words, tensors = self._words, list(self._tensors.values())
         entries = (ctypes.c_uint64 * (2 * len(words)))(*(n for pair in words.items() for n in pair))
         pointers = (ctypes.c_void_p * len(tensors))(*map(ctypes.addressof, tensors))
-        table = (ctypes.c_uint64 * 4)(len(words), len(tensors))
-        table[2], table[3] = ctypes.addressof(entries), ctypes.addressof(pointers)
-        self._memory = (entries, pointers, tensors, table)
+        size = 4 << len(tensors).bit_length()
+        seen, room = (ctypes.c_uint64 * len(tensors))(), (ctypes.c_uint64 * size)()
+        parts: tuple[ctypes.Array[Any], ...] = (entries, pointers, seen, room)
+        table = (ctypes.c_uint64 * 7)(len(words), len(tensors), *map(ctypes.addressof, parts))
+        table[4], table[6] = table[4] if self.distinct else 0, size - 1
+        self._memory = (*parts, tensors, table)
         self._address = ctypes.addressof(table)
 
     def holds(self) -> bool:

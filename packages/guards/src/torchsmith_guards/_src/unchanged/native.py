@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from torchsmith_guards._src import torch_private as private
 ENVIRONMENT = "TORCHSMITH_NATIVE_GUARDS"
 _SOURCE = Path(__file__).with_name("unchanged.c")
 _SECONDS = 60.0  # how long a compiler may take before it is given up
+_TUPLE_ITEMS = tuple.__basicsize__
 _TENSOR_HEAD = 48  # ``struct tensor`` of the C file without the numbers at its end
 
 
@@ -38,14 +40,19 @@ class Library:
 
     Attributes:
         unchanged: ``unchanged(address of a table)``: 1 when nothing has changed.
+        gather: puts words together and says which low bits they have, see the C file.
+        overlap: whether a range of memory that is written meets another one, likewise.
     """
 
     def __init__(self, path: Path) -> None:
         # PyDLL: the GIL stays held, since the functions read Python objects.
         library = ctypes.PyDLL(str(path))
         pointer, number = ctypes.c_void_p, ctypes.c_longlong
-        library.use.argtypes = (pointer, ctypes.c_int, number)
-        library.describe.argtypes = (pointer, pointer, number)
+        library.use.argtypes = (pointer, ctypes.c_int, number, number, *(pointer,) * 3)
+        library.look.argtypes, library.bump.argtypes = (pointer, number, pointer), (pointer, number)
+        library.gather.argtypes = (pointer, pointer, number, pointer)
+        library.overlap.argtypes = (pointer, pointer, pointer, ctypes.c_char_p, number)
+        library.describe.argtypes = (pointer, pointer, number, ctypes.c_int)
         library.layout.argtypes = library.unchanged.argtypes = (pointer,)
         functions = private.metadata_functions()
         addresses = (pointer * len(functions))(*functions)
@@ -53,16 +60,35 @@ class Library:
         places = range(16, torch.Tensor.__basicsize__, 8)
         cpp = private.tensor_address(sample)
         (offset,) = (place for place in places if word(id(sample) + place) == cpp)
-        library.use(addresses, -1, offset)
-        library.use(addresses, library.layout(id(sample)), offset)
-        self._describe = library.describe
-        self.unchanged = library.unchanged
+        (back,) = (place for place in range(0, 96, 8) if word(cpp + place) & ~7 == id(sample))
+        facts = (offset, back, id(sample), id(torch.Tensor), id(torch.nn.Parameter))
+        library.use(addresses, -1, *facts)
+        library.use(addresses, library.layout(id(sample)), *facts)
+        self._describe, self._look, self._bump = library.describe, library.look, library.bump
+        self.unchanged, self.gather = library.unchanged, library.gather
+        self.overlap = library.overlap
 
-    def describe(self, tensor: torch.Tensor) -> ctypes.Array[ctypes.c_char] | None:
-        """A ``struct tensor`` with the metadata of now; None where it cannot be read."""
+    def describe(
+        self, tensor: torch.Tensor, of_grad: bool = False
+    ) -> ctypes.Array[ctypes.c_char] | None:
+        """A ``struct tensor`` with the metadata of now, of a tensor or of its gradient; None where
+        it cannot be read."""
         room = 2 * tensor.dim()
         out = ctypes.create_string_buffer(_TENSOR_HEAD + 8 * room)
-        return out if self._describe(id(tensor), ctypes.addressof(out), room) else None
+        done = self._describe(id(tensor), ctypes.addressof(out), room, of_grad)
+        return out if done else None
+
+    def look(self, tensors: tuple[torch.Tensor, ...]) -> array[int] | None:
+        """Where the elements of each tensor begin; then, likewise, 1 for those that require a
+        gradient, plus 2 for views. None for subclasses, and where it cannot be read."""
+        count = len(tensors)
+        out = array("Q", bytes(16 * count))
+        done = self._look(id(tensors) + _TUPLE_ITEMS, count, out.buffer_info()[0])
+        return out if done else None
+
+    def bump(self, tensors: tuple[torch.Tensor, ...]) -> bool:
+        """Count a write to each tensor; False, and none is counted, where that cannot be done."""
+        return bool(self._bump(id(tensors) + _TUPLE_ITEMS, len(tensors)))
 
 
 def word(address: int) -> int:

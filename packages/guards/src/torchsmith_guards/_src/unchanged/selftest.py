@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import types
 import weakref
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,7 +39,7 @@ def supported() -> None:
 
 def run(library: Library) -> None:
     """Raises ``SelfTestError`` when something does not hold."""
-    for test in (_stamps, _instances, _classes, _references, _tensors):
+    for test in (_stamps, _instances, _classes, _references, _tensors, _gradients, _batches):
         for n, holds in enumerate(test(library)):
             if not holds:
                 raise SelfTestError(f"claim {n} of {test.__name__}")
@@ -237,3 +238,54 @@ def _tensors(library: Library) -> Iterator[bool]:
         yield table.holds()
         change(target)
         yield not table.holds()
+
+
+class _Derived(torch.Tensor): ...
+
+
+def _gradients(library: Library) -> Iterator[bool]:
+    """Gradients of other metadata, of another class, and none, are told apart."""
+    from torchsmith_guards._src.unchanged.memory import Table
+
+    def table(*given: tuple[torch.Tensor, bool]) -> Table:
+        made = Table(library)
+        made.distinct = all(made.add_tensor(*each) for each in given)
+        made.lay_out()
+        return made
+
+    target, other = (torch.nn.Parameter(torch.zeros(4, 4, device="cpu")) for _ in range(2))
+    torch.autograd.backward((target * other.detach()).sum())  # which no Python object stands for
+    first = table((target, True), (other, True))
+    yield first.distinct and first.holds()
+    plain = target.grad
+    assert plain is not None, "it was computed"
+    yield first.holds()
+    derived, marked = plain.as_subclass(_Derived), plain.clone().requires_grad_()
+    for grad in (None, plain.t(), marked, torch._neg_view(plain)):
+        target.grad = grad
+        other_then = table((target, True))
+        yield not first.holds() and other_then.holds()
+        target.grad = plain.clone()
+        yield first.holds() and not other_then.holds()
+    target.grad = derived
+    yield not first.holds() and not table((target, True)).distinct
+    for grad in (plain, plain.clone()):
+        target.grad, other.grad = plain, grad
+        pair = table((target, True), (other, True), (plain, False))
+        yield not pair.holds() and not pair.holds()
+
+
+def _batches(library: Library) -> Iterator[bool]:
+    """What is read of many tensors is what each says, and writes are counted."""
+    base = torch.zeros(6, 6, device="cpu")
+    with torch.inference_mode():
+        inference = base.clone()
+    tensors = (base, torch.nn.Parameter(base + 1), base[1:, 2:], torch.empty(0, device="cpu"))
+    flags = (t.requires_grad + 2 * t._is_view() for t in tensors)
+    yield library.look(tensors) == array("Q", [*(t.data_ptr() for t in tensors), *flags])
+    yield not any(
+        library.look((base, odd)) for odd in (base.as_subclass(_Derived), base.to_sparse())
+    )
+    before = [t._version for t in tensors]
+    yield library.bump((*tensors, base)) and not library.bump((base, inference))
+    yield [t._version - n for t, n in zip(tensors, before)] == [3, 1, 3, 1]

@@ -53,6 +53,7 @@ _IMMUTABLE = frozenset(
     }
 )
 _DICTS = (dict, OrderedDict, defaultdict)
+_TENSORS = (torch.Tensor, nn.Parameter)
 _MISSING = object()
 # What ``unchanged.c`` compares of a tensor; a specification that says more is not covered.
 _METADATA = frozenset("type dtype device requires_grad size stride layout conj neg".split())
@@ -121,6 +122,7 @@ class _Walk:
         self.out = Survey(memory.Table(library))
         self.objects: list[object] = []
         self.known: set[Source] = set()
+        self.read: set[Source] = set()  # paths of tensors of the table
         self.classes: dict[type, bool] = {}
 
     def run(self, guards: Sequence[Guard]) -> None:
@@ -138,6 +140,9 @@ class _Walk:
             if guard.kind in (GuardKind.SAME_OBJECT, GuardKind.NOT_SAME):
                 if self.known.issuperset(guard.sources()):
                     self.out.covered.add(guard)
+                elif guard.kind is GuardKind.NOT_SAME and self.read.issuperset(guard.sources()):
+                    self.out.covered.add(guard)
+                    self.out.table.distinct = True
 
     def _root(self, source: Source) -> tuple[object, bool]:
         """The object of a root, and whether it is the same one at each check."""
@@ -167,8 +172,12 @@ class _Walk:
             for guard in node.guards:
                 if self._covers(guard, obj, node.source):
                     self.out.covered.add(guard)
+            if isinstance(obj, torch.Tensor) and self.out.table.compares(obj):
+                self.read.add(node.source)
         for child in node.children.values():
             found = self._step(child.source, obj, node.source) if known else _MISSING
+            if known and found is _MISSING:
+                self._gradient(child, obj)
             if found is not _MISSING:
                 self._visit(child, found, True)
             elif child.children:
@@ -408,26 +417,47 @@ class _Walk:
                 self.out.table.add_word(id(obj) + memory.CODE, id(guard.expected))
                 return True
             case GuardKind.TENSOR:
-                return self._tensor(guard.expected, obj)
-            case GuardKind.WRITABLE if kind in (torch.Tensor, nn.Parameter):
+                return self._tensor(guard, obj)
+            case GuardKind.WRITABLE if kind in _TENSORS:
                 self._type(obj)
                 return self.out.table.add_tensor(obj)  # type: ignore[arg-type]
             case _:
                 return False
 
+    def _gradient(self, node: Node, obj: object) -> None:
+        """Cover guards on the gradient of a known tensor, which is another one after each
+        backward pass: what is compared is its metadata."""
+        source, kind = node.source, type(obj)
+        if kind not in _TENSORS or not isinstance(source, src.AttrSource) or source.attr != "grad":
+            return
+        assert isinstance(obj, torch.Tensor), "both classes are"
+        if not obj.is_leaf or not self._class(self._type(obj)) or not _plain_getattribute(kind):
+            return
+        if type(_class_attribute(kind, "grad")) is not types.GetSetDescriptorType:
+            return
+        if self.out.table.add_tensor(obj, of_grad=True):
+            self.read.add(source)
+            facts = (GuardKind.TENSOR, GuardKind.WRITABLE, GuardKind.NONE)
+            self.out.covered.update(g for g in node.guards if g.kind in facts and _is_full(g))
+
     def _contains(self, guard: Guard, obj: object, at: Source) -> bool:
         assert isinstance(guard.expected, tuple), "checked by Guard"
         return src.is_literal(guard.expected[0]) and self._dict(memory.behind(obj), at)
 
-    def _tensor(self, spec: object, obj: object) -> bool:
-        assert isinstance(spec, TensorSpec), "checked by Guard"
-        if not _COMPLETE or type(obj) not in (torch.Tensor, nn.Parameter):
-            return False
-        if spec.stride is None or None in spec.size or None in spec.stride:
+    def _tensor(self, guard: Guard, obj: object) -> bool:
+        if type(obj) not in _TENSORS or not _is_full(guard):
             return False
         self._type(obj)
         assert isinstance(obj, torch.Tensor), "both classes are"
         return self.out.table.add_tensor(obj)
+
+
+def _is_full(guard: Guard) -> bool:
+    """Whether all that a guard compares of a tensor is a fact of the table."""
+    spec = guard.expected
+    if not isinstance(spec, TensorSpec):
+        return True
+    return _COMPLETE and spec.stride is not None and None not in (*spec.size, *spec.stride)
 
 
 def _is_constant(obj: object) -> bool:
