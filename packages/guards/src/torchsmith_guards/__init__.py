@@ -1,6 +1,7 @@
 """Sources, guards, guard checkers and symbolic shapes for PyTorch compilers."""
 
 from torchsmith_guards._src.collector import Collector, collector
+from torchsmith_guards._src.fake.build import new_strided
 from torchsmith_guards._src.fake.floats import varying_floats, with_examples
 from torchsmith_guards._src.fake.layouts.base import (
     Layout,
@@ -66,6 +67,7 @@ from torchsmith_guards._src.sources.sources import (
     is_short,
 )
 from torchsmith_guards._src.torch_private import without_saving_hooks
+from torchsmith_guards._src.unchanged.native import library as native_library
 
 __all__ = [
     "GLOBAL_STATE",
@@ -133,6 +135,8 @@ __all__ = [
     "is_symbolic",
     "layout_of",
     "limits_of",
+    "native_library",
+    "new_strided",
     "resolve_size",
     "same_sizes",
     "settled",

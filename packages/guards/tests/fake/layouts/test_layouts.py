@@ -269,7 +269,7 @@ def test_views_share_storage_and_writes_return_their_argument():
         assert x.mul_(2) is x
 
 
-def test_real_known_and_foreign_tensors_are_left_to_torch(monkeypatch):
+def test_real_and_foreign_tensors_are_left_to_torch_and_known_ones_stay_known(monkeypatch):
     asked = []
     original = FakeTensorMode.dispatch
     monkeypatch.setattr(
@@ -285,8 +285,12 @@ def test_real_known_and_foreign_tensors_are_left_to_torch(monkeypatch):
         asked.clear()
         assert type(x + x) is type(x)
         assert asked == []
-        assert (known * known).item() == 4.0
-        assert asked.pop(0) == "aten.mul.Tensor"
+        changed = (known * known).add_(1)
+        assert changed.to(torch.float64).item() == 5.0 and known.item() == 2.0
+        assert not {"aten.mul.Tensor", "aten.add_.Tensor", "aten._to_copy.default"} & {*asked}
+        known.add_(x.sum())
+        with pytest.raises(torch._subclasses.fake_tensor.DataDependentOutputException):
+            known.item()
         for operand in (real, other):
             asked.clear()
             x.add(operand)

@@ -159,6 +159,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._draws = Draws(recorder)
         self._made: object = None  # by a factory, the last call: its binding detaches the result
         self.bases: list[Base] = []
+        self._items: dict[tuple[fx.Node, int], fx.Node] = {}
         # By the number of autograd's node, calls of which that does not show what it saves.
         self.hidden: dict[int, Hidden] = {}
         self.put: dict[int | None, Sequence[int]] = {}  # by node: sizes of what puts write
@@ -400,10 +401,11 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         return node
 
     def _item(self, node: fx.Node, index: int, value: Any) -> fx.Node:
-        for user in node.users:  # of a draw that a backward pass has made again
-            if user.target is operator.getitem and user.args[1] == index:
-                return user
-        return self.recorder.call(operator.getitem, (node, index), {}, value, "getitem")
+        found = self._items.get((node, index))  # of a draw that a backward pass has made again
+        if found is None:
+            found = self.recorder.call(operator.getitem, (node, index), {}, value, "getitem")
+            self._items[node, index] = found
+        return found
 
     # The four effects.
 

@@ -479,14 +479,15 @@ def _as_quotient(
 
 def _collect_writes(joint: Joint) -> None:
     mutated = []
+    places = {node: i for i, node in reversed(list(enumerate(joint.nodes)))}
     for base in joint.trace.mode.bases:
         origin = base.origin
         if origin is None or base.generation == 0 or base.node is origin:
             continue
-        if origin not in joint.nodes:
+        if origin not in places:
             raise UnsupportedError(what=f"a write to {origin.name}")
         current = origin.meta["val"]
-        place = joint.nodes.index(origin)
+        place = places[origin]
         mutated.append(place)
         if not current.requires_grad or _is_untouched(current):
             joint._writes.append((origin, base.node, base.generation - base.unseen))

@@ -207,7 +207,9 @@ def forward_graph(
     returned: Any = joint.graph.output_node().args[0]
     wanted = [*returned[:outputs], *(by_name[s.name] for s in saved)]
     writes = [n for n in joint.graph.nodes if n.op == "call_function" and n.target is COPY]
-    later = dependants(n for n in joint.graph.find_nodes(op="placeholder") if n not in inputs)
+    given = frozenset(inputs)
+    tangents = [n for n in joint.graph.find_nodes(op="placeholder") if n not in given]
+    later = dependants(tangents)
     effects = [
         node
         for node in joint.graph.nodes

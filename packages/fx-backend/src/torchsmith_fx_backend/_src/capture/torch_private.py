@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
 )
 from torch.utils.hooks import RemovableHandle
+from torchsmith_guards import new_strided
 
 __all__ = [
     "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode",
@@ -252,18 +253,12 @@ def make_fake(
     offset: int | torch.SymInt = 0,
 ) -> FakeTensor:
     """A fake tensor of this layout, without running any operator under the mode."""
+    if type(offset) is int and offset == 0:
+        return new_strided(mode, size, stride, dtype, device)
     with without_dispatch():
-        if type(offset) is int and offset == 0:
-            meta = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-        else:
-            reach = (
-                offset
-                + 1
-                + sum(s * (n - 1) for n, s in zip(size, stride) if not (type(n) is int and n < 2))
-            )
-            whole = torch.empty_strided((reach,), (1,), dtype=dtype, device="meta")
-            meta = torch.as_strided(whole, size, stride, offset)
-        return FakeTensor(mode, meta, device)
+        far = (s * (n - 1) for n, s in zip(size, stride) if not (type(n) is int and n < 2))
+        whole = torch.empty_strided((offset + 1 + sum(far),), (1,), dtype=dtype, device="meta")
+        return FakeTensor(mode, torch.as_strided(whole, size, stride, offset), device)
 
 
 def fake_like(

@@ -136,6 +136,8 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         entry = entry_of(func)
         if entry is not None:
             result = self._by_rule(entry, args, kwargs)
+            if result is NotImplemented:
+                result = self._of_constants(func, entry, args, kwargs)
             if result is not NotImplemented:
                 return result
         key = None
@@ -177,10 +179,34 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         if result is None:
             return NotImplemented
         if entry.effect is Effect.WRITE:
-            known = self.fake_tensor_converter.constant_storage_mapping
-            return NotImplemented if known else args[0]
+            written = args[0] if type(args[0]) in (list, tuple) else args[:1]
+            known = any(x.constant is not None for x in written)
+            return NotImplemented if known else args[0] if written is not args[0] else None
         base = args[0] if entry.effect is Effect.VIEW else None
         return build(self, result, base, symbolic=self._symbolic)
+
+    def _of_constants(
+        self,
+        func: OpOverload[..., Any],
+        entry: Entry,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> object:
+        """What an operator gives for constants: a constant, as under torch's mode, but without its
+        detours. NotImplemented for other arguments."""
+        given = [*args, *kwargs.values()]
+        values = [x.constant if type(x) is FakeTensor else x for x in given]
+        tensors = [v for x, v in zip(given, values) if isinstance(x, torch.Tensor)]
+        if not tensors or any(type(v) is not torch.Tensor or not v.is_cpu for v in tensors):
+            return NotImplemented
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        if random or entry.effect is Effect.VIEW or any(type(v) in (list, tuple) for v in values):
+            return NotImplemented
+        if [str(result.type) for result in func._schema.returns] != ["Tensor"]:
+            return NotImplemented
+        with torch._C._DisableTorchDispatch():
+            out = func(*values[: len(args)], **dict(zip(kwargs, values[len(args) :])))
+        return args[0] if entry.effect is Effect.WRITE else self._lift(out)
 
     def __enter__(self) -> Self:
         # With symbolic sizes, operators must take their Python decompositions: the C++ ones ask

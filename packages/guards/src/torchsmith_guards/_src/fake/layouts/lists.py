@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from torchsmith_guards._src.fake.layouts.base import (
+    Effect,
     Layout,
     Layouts,
     is_row_major,
@@ -22,10 +23,10 @@ _ALONE = """
 _TWO = "add sub mul div pow maximum minimum clamp_min clamp_max lerp addcmul addcdiv".split()
 
 
-@rule(
-    *(f"_foreach_{name}" for name in _ALONE),
-    *(f"_foreach_{name}.{kind}" for name in _TWO for kind in ("Scalar", "ScalarList", "List")),
-)
+_KINDS = [*_ALONE, *(f"{name}%.{k}" for name in _TWO for k in ("Scalar", "ScalarList", "List"))]
+
+
+@rule(*(f"_foreach_{name.replace('%', '')}" for name in _KINDS))
 def _lists(first: list[torch.Tensor], *others: Any, **named: Any) -> Layouts:
     numbers = [*others, *named.values()]
     lists = [first]
@@ -39,9 +40,25 @@ def _lists(first: list[torch.Tensor], *others: Any, **named: Any) -> Layouts:
     return [_one(x, rest) for x, *rest in zip(*lists, strict=True)]
 
 
+@rule(
+    *(f"_foreach_{name.replace('%', '_') if '%' in name else name + '_'}" for name in _KINDS),
+    effect=Effect.WRITE,
+)
+def _written(first: list[torch.Tensor], *others: Any, **named: Any) -> Layouts:
+    written = {x.untyped_storage()._cdata: x for x in first}
+    for other in (x for given in others if isinstance(given, (list, tuple)) for x in given):
+        if isinstance(other, torch.Tensor):  # else torch checks whether they overlap partially
+            unsure_if(written.get(other.untyped_storage()._cdata, other) is not other)
+    unsure_if(len(written) != len(first))
+    return _lists(first, *others, **named)
+
+
 def _one(x: torch.Tensor, others: list[torch.Tensor]) -> Layout:
     unsure_if(not x.dtype.is_floating_point or not is_row_major(x))
     for other in others:
+        if not other.dim() and x.dim() and other.dtype.is_floating_point:
+            unsure_if(other.device != x.device and other.device.type != "cpu")
+            continue
         alike = other.dtype is x.dtype and other.device == x.device and is_row_major(other)
         unsure_if(not alike or not same_sizes(other.shape, x.shape))
     return x.shape, x.stride(), x.dtype, x.device, 0
