@@ -6,6 +6,7 @@ import ctypes
 import struct
 import subprocess
 import threading
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -41,7 +42,7 @@ class Recorded(ctypes.Structure):
 class FakeDriver(Driver):
     held: torch.Tensor
 
-    def hold(self, data: bytearray) -> torch.Tensor:
+    def hold(self, data: array[int]) -> torch.Tensor:
         self.held = torch.frombuffer(data, dtype=torch.int64)
         return self.held
 
@@ -298,14 +299,15 @@ def scaled(extent: int) -> Kernel:
 
 def test_many_runs_are_one_launch_with_a_table_of_their_arguments(driver: FakeDriver) -> None:
     kernel, made = loaded(scaled(64), driver)
-    kernel.each(0x1000, 0x2000, 0.5, 0x3000, 0x4000, -2.0, 0x5000, 0x6000, 3.0)
+    given = (0x1000, 0x2000, 0.5, 0x3000, 0x4000, -2.0, 0x5000, 0x6000, 3.0)
+    kernel.each(array("Q", struct.pack("=QQdQQdQQd", *given)), 0x7000)
     (launch,) = driver.launches()
     alone = kernel.source.stages[0].grid
     assert list(launch.grid) == [int(alone[0]), int(alone[1]), 3]
     assert launch.values[0] == driver.held.data_ptr() and launch.stream == 0x5000
     rows = struct.unpack("=QQdQQdQQd", driver.held.numpy().tobytes())
-    assert rows == (0x1000, 0x2000, 0.5, 0x3000, 0x4000, -2.0, 0x5000, 0x6000, 3.0)
-    kernel.each(0x1000, 0x2000, 0.5)
+    assert rows == given
+    kernel.each(array("Q", struct.pack("=QQd", *given[:3])), 0x3000)
     assert made == [Variant(False, True), Variant(False, True, each=True)]
     assert driver.launches()[1].grid[2] == 1
 
@@ -318,6 +320,7 @@ def test_runs_that_cannot_share_a_launch_follow_each_other(
     monkeypatch.setattr(gpu_driver, "is_recording", lambda: reason == "recorded")
     last = 0x4004 if reason == "unaligned" else 0x4000
     size = [64] if reason == "varying" else []
-    kernel.each(0x1000, 0x2000, *size, 0x3000, last, *size)
+    table = array("Q", (0x1000, 0x2000, *size, 0x3000, last, *size))
+    kernel.each(table, 0x3000 | last)
     assert [launch.values[0] for launch in driver.launches()] == [0x1000, 0x3000]
     assert [launch.grid[2] for launch in driver.launches()] == [1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
@@ -13,6 +14,7 @@ from typing import Any, cast
 import torch
 
 from torchsmith_fx_backend._src.capture.torch_private import has_autocast, pytree, without_autocast
+from torchsmith_fx_backend._src.runtime.addresses import addresses, overlap
 from torchsmith_fx_backend.errors import UnsupportedError
 
 log = logging.getLogger("torchsmith.backend")
@@ -117,9 +119,6 @@ def _restructured(call: Callable[..., Any], spec: Any) -> Callable[..., Any]:
     return lambda *inputs: pytree.tree_unflatten(list(call(*inputs)), spec)
 
 
-_address = torch.Tensor.data_ptr
-
-
 @dataclass(slots=True)
 class _Apart:
     """Tells whether written tensors share memory with any other tensor of the graph.
@@ -129,25 +128,26 @@ class _Apart:
         attributes: tensors of the graph itself, compared as well.
         written: for each of both, whether the graph writes it.
         extents: bytes from the first to the last element; None where sizes are symbolic.
+        order: of all by where they begin, as it was at the last call.
         pointers: those of the last call that passed.
     """
 
     positions: tuple[int, ...]
     attributes: tuple[torch.Tensor, ...]
-    written: tuple[bool, ...]
-    extents: tuple[int, ...] | None
-    pointers: list[int] | None = None
+    written: bytes
+    extents: array[int] | None
+    order: array[int]
+    pointers: array[int] | None = None
 
     def __call__(self, inputs: Sequence[Any]) -> bool:
-        tensors: list[torch.Tensor] = [inputs[i] for i in self.positions]
-        tensors += self.attributes
-        pointers = [*map(_address, tensors)]
+        tensors = (*(inputs[i] for i in self.positions), *self.attributes)
+        pointers = addresses(tensors)
         if pointers == self.pointers:
             return True
         extents = self.extents
         if extents is None:
-            extents = tuple(_extent(tensor) for tensor in tensors)
-        if _overlap(pointers, extents, self.written):
+            extents = array("q", map(_extent, tensors))
+        if overlap(pointers, extents, self.written, self.order):
             return False
         if self.extents is not None:
             self.pointers = pointers
@@ -170,14 +170,12 @@ def apart(
         return None
     compared = [*(cast(torch.Tensor, examples[i]) for i in found), *own]
     changed = set(mutated)
-    written = (
-        *(i in changed for i in found),
-        *(any(a is w for w in written_attributes) for a in own),
-    )
+    attributes_changed = (any(a is w for w in written_attributes) for a in own)
+    written = bytes((*(i in changed for i in found), *attributes_changed))
     layouts = [n for t in compared for part in (t.shape, t.stride()) for n in part]
     static = all(type(n) is int for n in layouts)
-    extents = tuple(_extent(t) for t in compared) if static else None
-    return _Apart(tuple(found), tuple(own), written, extents)
+    extents = array("q", map(_extent, compared)) if static else None
+    return _Apart(tuple(found), tuple(own), written, extents, array("q", range(len(written))))
 
 
 def _extent(tensor: torch.Tensor) -> int:
@@ -185,20 +183,6 @@ def _extent(tensor: torch.Tensor) -> int:
         return 0
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
     return (last + 1) * tensor.element_size()
-
-
-def _overlap(pointers: Sequence[int], extents: Sequence[int], written: Sequence[bool]) -> bool:
-    """Whether the memory of a written tensor meets that of another one."""
-    any_end = written_end = 0
-    for start, extent, writes in sorted(zip(pointers, extents, written)):
-        if extent == 0:
-            continue
-        if start < (any_end if writes else written_end):
-            return True
-        any_end = max(any_end, start + extent)
-        if writes:
-            written_end = max(written_end, start + extent)
-    return False
 
 
 def _checked(

@@ -50,6 +50,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     pytree,
     without_autocast,
 )
+from torchsmith_fx_backend._src.runtime.addresses import looks
 from torchsmith_fx_backend._src.runtime.halves import RecordedBackward, RecordedForward
 from torchsmith_fx_backend._src.runtime.launchers import meanwhile
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -593,15 +594,23 @@ def unlike(joint: Joint, examples: Sequence[object]) -> Callable[[Sequence[Any]]
     # Views of these have a history that begins where they are views themselves.
     given = {place for place, _, _ in joint.rewritten}.symmetric_difference(joint.mutated)
     plain = [i for i in given.intersection(joint.wanted) if i < len(examples)]
+    usual: Sequence[int] = ()  # what the tensors of the last call looked like
+    static = separate is None or separate.extents is not None
 
     def difference(inputs: Sequence[Any]) -> str | None:
+        nonlocal usual
         if torch.is_grad_enabled() is not grad:
             return f"gradients are switched {'off' if grad else 'on'}"
-        if [*map(_wants, tensors(inputs))] != wanted:
+        given = tensors(inputs)
+        found = looks(given)
+        alike = found is not None and found[len(given) :] == usual[len(given) :]
+        if not alike and [*map(_wants, given)] != wanted:
             return "another set of inputs requires gradients"
-        reason = differs(inputs, frozen, separate)
-        if reason is None and any(inputs[i]._is_view() for i in plain):
+        reason = differs(inputs, frozen, None if alike and found == usual else separate)
+        if reason is None and not alike and any(inputs[i]._is_view() for i in plain):
             return "a written input is a view itself"
+        if reason is None and static and found is not None:
+            usual = found
         return reason
 
     return difference

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import keyword
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -33,6 +33,7 @@ from torchsmith_fx_backend._src.schedule.plan import (
 )
 
 _SUPPORT = "torchsmith_fx_backend._src.runtime.support"
+_ADDRESSES = "torchsmith_fx_backend._src.runtime.addresses"
 
 _SUMS = ("addmm", "baddbmm", "bmm", "cat", "dot", "matmul", "mm", "mv")  # which take out=
 _FUNCTIONS = (
@@ -60,6 +61,7 @@ _DIRECT: dict[str, tuple[str, bool]] = {
 _NAMED_MODULES = frozenset(
     {"torch", "operator", "_operator", "math", "torchsmith_kernels", "torchsmith_fx_backend"}
 )
+_NUMBER = -(1 << 63)  # marks a word that is no address
 _HUGE_BYTES = 4 * 1024 * 1024  # fresh buffers from this size on ask for huge pages
 
 
@@ -74,6 +76,9 @@ class _Printer:
     # elements that are part of another tensor: its name, the place there, bytes of an element
     stacked: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     owned: set[str] = field(default_factory=set)  # in memory of the wrapper's own: no views
+    words: str = "words"  # the local that holds the arguments of many launches
+    count: int = 0  # of these words
+    places: dict[str, int] = field(default_factory=dict)  # those that tell where tensors begin
     lines: list[str] = field(default_factory=list)
 
     # ------------------------------------------------------------------------------- names
@@ -213,13 +218,34 @@ class _Printer:
                 self.line(f"{names} = {steps[start].tensor}.item()")
             start = end
 
+    def find(self, names: Iterable[str]) -> None:
+        """Have the words of which launches take their arguments tell where these tensors begin."""
+        new = [name for name in dict.fromkeys(names) if name not in self.places]
+        if new:
+            find = self.constant(f"{_ADDRESSES}.addresses", "addresses")
+            more = "+=" if self.count else "="
+            self.line(f"{self.words} {more} {find}(({', '.join(new)},))")
+            self.places.update((name, self.count + i) for i, name in enumerate(new))
+            self.count += len(new)
+
     def launch_each(self, steps: Sequence[Launch], kernel: str) -> None:
         """Launches of one kernel that do not depend on each other."""
         self.comment(steps[0].origins)
-        self.line(f"{kernel}_each(")
-        for step in steps:
-            self.line(f"    {', '.join(self.arguments(step))},")
-        self.line(")")
+        lying = [[self.stacked.get(name, (name, 0, 0)) for name in step.args] for step in steps]
+        self.find(tensor for row in lying for tensor, _, _ in row)
+        floating = steps[0].kernel.floating
+        kinds = ["d" if name in floating else "q" for name in steps[0].kernel.symbols]
+        if kinds:
+            pack = self.constant("struct.pack", "pack")
+            numbers = ", ".join(name for step in steps for name in step.numbers)
+            self.line(f'{self.words}.frombytes({pack}("{"".join(kinds * len(steps))}", {numbers}))')
+        coded = []
+        for row in lying:
+            coded += [self.places[tensor] + (i * size << 32) for tensor, i, size in row]
+            coded += [_NUMBER + self.count + i for i in range(len(kinds))]
+            self.count += len(kinds)
+        rows = self.constant(f"{_ADDRESSES}.Rows({tuple(coded)})", f"rows_{len(self.header)}")
+        self.line(f"{kernel}_each(*{rows}({self.words}))")
 
     def launch(self, step: Launch, kernel: str) -> None:
         self.comment(step.origins)
@@ -343,9 +369,15 @@ def print_wrapper(
     each = (f"{kernel}_each" for kernel in kernels)
     names = _local_names(plan) | {function, "torch", *kernels, *each}
     printer = _Printer(plan, pointers, names)
+    while printer.words in names:
+        printer.words += "_"
     launches = iter(kernels)
     bumped: list[str] = []
-    for step, *more in runs(plan) if pointers else ([step] for step in plan.steps):
+    steps = list(runs(plan)) if pointers else [[step] for step in plan.steps]
+    own = {*plan.inputs, *(name for name, _ in plan.constants)}
+    many = (s for group in steps if len(group) > 1 for s in group if isinstance(s, Launch))
+    known = [name for step in many for name in step.args if name in own]
+    for step, *more in steps:
         match step:
             case Allocate() if more:
                 printer.allocate_each([step, *more])
@@ -356,6 +388,7 @@ def print_wrapper(
                 if _computes_nothing(step.kernel):
                     continue
                 if more:
+                    printer.find(known)
                     printer.launch_each([step, *more], kernel)
                 else:
                     printer.launch(step, kernel)
@@ -373,7 +406,7 @@ def print_wrapper(
                 bumped += [written] * times
                 printer.line(f"{WRITTEN}{written}")
     if bumped:
-        bump = printer.constant("torch.autograd.graph.increment_version", "increment_version")
+        bump = printer.constant(f"{_ADDRESSES}.count_writes", "count_writes")
         printer.line(f"{bump}(({', '.join(bumped)},))")
     outputs = ", ".join(printer.value(o) for o in plan.outputs)
     printer.line(f"return ({outputs}{',' if len(plan.outputs) == 1 else ''})")

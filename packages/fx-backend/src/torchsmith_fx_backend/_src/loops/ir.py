@@ -323,6 +323,12 @@ class Kernel:
     symbols: tuple[str, ...]
 
     @property
+    def floating(self) -> set[str]:
+        """Those of its symbols that are no integers."""
+        scalars = (n for n in self.body if isinstance(n, ScalarArg))
+        return {n.name for n in scalars if n.dtype.is_floating_point}
+
+    @property
     def scans(self) -> bool:
         """Whether its rows are walked in order."""
         return any(isinstance(n, Scan) for n in self.body)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ def is_recording() -> bool:
     return torch.cuda.is_current_stream_capturing()
 
 
-def upload(data: bytearray, device: int) -> torch.Tensor:
+def upload(data: array[int], device: int) -> torch.Tensor:
     """``data`` as 64-bit integers on ``device``. Does not wait for the device: what comes from
     ordinary memory has been taken from there when the call returns."""
     here = torch.frombuffer(data, dtype=torch.int64)

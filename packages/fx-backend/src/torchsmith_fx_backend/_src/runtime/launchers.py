@@ -8,6 +8,7 @@ then one number per kernel symbol. A launcher is imported the first time that a 
 from __future__ import annotations
 
 import importlib
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -47,14 +48,15 @@ class LoadedKernel:
         name: the function's name in ``source``.
         source: the generated source text.
         launch: ``launch(*data_pointers, *symbol_values)``; returns None.
-        each: the same for the arguments of any number of independent runs, one after the other.
+        each: ``each(table, bits)``: the same for any number of independent runs, whose arguments
+            lie in a table, one row after the other; which of their low bits any pointer in it has.
     """
 
     key: str
     name: str
     source: str
     launch: Callable[..., object]
-    each: Callable[..., object]
+    each: Callable[[array[int], int], object] | None
 
 
 class Unavailable(Exception):

@@ -14,6 +14,7 @@ import os
 import tempfile
 import threading
 import warnings
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -232,8 +233,9 @@ class NativeLauncher:
             key, _, name = line.partition(" ")
             if key not in self._loaded:
                 source = files[f"{key}.c"].decode()
-                call = _callable(library, name)
-                self._loaded[key] = LoadedKernel(key, name, source, call, call)
+                each = _each(library, name) if hasattr(library, f"py_{name}_each") else None
+                call = _callable(library, f"py_{name}")
+                self._loaded[key] = LoadedKernel(key, name, source, call, each)
 
 
 def _open_library(path: Path, data: bytes) -> ctypes.CDLL:
@@ -269,8 +271,8 @@ _libraries: list[ctypes.CDLL] = []
 
 
 def _callable(library: ctypes.CDLL, name: str) -> Callable[..., object]:
-    """The Python function whose C entry point is ``py_<name>``."""
-    address = ctypes.cast(getattr(library, f"py_{name}"), ctypes.c_void_p).value
+    """The Python function whose C entry point is ``name``."""
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     definition = _MethodDef(name.encode(), address, _METH_FASTCALL, None)
     _definitions.append(definition)
     _libraries.append(library)
@@ -280,11 +282,17 @@ def _callable(library: ctypes.CDLL, name: str) -> Callable[..., object]:
     return cast("Callable[..., object]", make(ctypes.addressof(definition), None, None))
 
 
+def _each(library: ctypes.CDLL, name: str) -> Callable[[array[int], int], object]:
+    call = _callable(library, f"py_{name}_each")
+    return lambda table, bits: call(*table.buffer_info())
+
+
 @functools.cache
 def _build_version() -> str:
     """A hash of the C that surrounds every kernel: prelude and entry points."""
-    from torchsmith_fx_backend._src.codegen.c import unit
+    from torchsmith_fx_backend._src.codegen.c import Function, Parameter, unit
     from torchsmith_fx_backend._src.codegen.c.functions import FUNCTIONS, PROLOGUE
 
-    text = PROLOGUE + "".join(FUNCTIONS.values()) + unit([])
+    kinds = [Parameter(kind, "int64_t a", "a") for kind in ("pointer", "integer", "floating")]
+    text = PROLOGUE + "".join(FUNCTIONS.values()) + unit([Function("any", tuple(kinds), "")])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -9,11 +9,9 @@ generated Python text, so that a call does no loops and no lookups.
 from __future__ import annotations
 
 import ctypes
-import functools
-import itertools
-import operator
 import struct
 import threading
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -153,20 +151,18 @@ class TritonKernel:
         self._at_once = for_each(sources) is not None
         self._each: _Stage | None = None
 
-    def each(self, *values: Any) -> None:
-        """Launch for each group of arguments in ``values``."""
-        pointers = len(self.source.pointers)
-        width = pointers + len(self.source.symbols)
-        addresses = itertools.chain(*(values[i::width] for i in range(pointers)))
-        aligned = not functools.reduce(operator.or_, addresses) & 15
-        if self._at_once and aligned and not gpu_driver.is_recording():
+    def each(self, table: array[int], bits: int) -> None:
+        """Launch for each row of arguments in ``table``; ``bits`` are those of its pointers."""
+        kinds = "".join("d" if symbol.kind == "fp64" else "q" for symbol in self.source.symbols)
+        row = struct.Struct("Q" * len(self.source.pointers) + kinds)
+        if self._at_once and not bits & 15 and not gpu_driver.is_recording():
             with gpu_driver.on_device(self._device):
-                self._launch_rows(values, len(values) // width)
+                self._launch_rows(table, 8 * len(table) // row.size)
             return
-        for start in range(0, len(values), width):
-            self.launch(*values[start : start + width])
+        for values in row.iter_unpack(table):
+            self.launch(*values)
 
-    def _launch_rows(self, values: Sequence[Any], rows: int) -> None:
+    def _launch_rows(self, arguments: array[int], rows: int) -> None:
         stage = self._each
         if stage is None:
             (binary,) = self._obtain(Variant(False, True, each=True))
@@ -174,10 +170,7 @@ class TritonKernel:
             fields = "Q" * binary.parameters
             stage = _Stage(self._driver, binary, fields, self._device, (across, down))
             self._each = stage
-        kinds = "Q" * len(self.source.pointers)
-        kinds += "".join("d" if symbol.kind == "fp64" else "q" for symbol in self.source.symbols)
-        packed = bytearray(struct.pack(f"={kinds * rows}", *values))
-        table = gpu_driver.upload(packed, self._device)  # freed in the order of the stream
+        table = gpu_driver.upload(arguments, self._device)  # freed in the order of the stream
         given, _, _, stream, call = stage.buffer(rows)
         stage.pack(given, 0, table.data_ptr(), *[0] * (stage.parameters - 1))
         stream.value = gpu_driver.current_stream(self._device)

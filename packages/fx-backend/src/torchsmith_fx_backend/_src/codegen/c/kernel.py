@@ -14,7 +14,7 @@ from torchsmith_fx_backend._src.codegen.c.pointwise import emit_pointwise
 from torchsmith_fx_backend._src.codegen.c.scan import emit_scan
 from torchsmith_fx_backend._src.codegen.c.scatter import emit_scatter
 from torchsmith_fx_backend._src.loops.index import ONE
-from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Load, ScalarArg, Store
+from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Load, Store
 from torchsmith_fx_backend._src.loops.meeting import meeting_stores
 
 
@@ -34,11 +34,7 @@ def parameters(kernel: Kernel) -> tuple[Parameter, ...]:
         const = "" if buffer.written else "const "
         cell = scalars.cell_type(buffer.dtype)
         result.append(Parameter("pointer", f"{const}{cell} *a{number}", f"a{number}"))
-    floating = {
-        node.name
-        for node in kernel.body
-        if isinstance(node, ScalarArg) and node.dtype.is_floating_point
-    }
+    floating = kernel.floating
     for name in kernel.symbols:
         kind, ctype = ("floating", "double") if name in floating else ("integer", "int64_t")
         name = scalars.symbol_name(name)

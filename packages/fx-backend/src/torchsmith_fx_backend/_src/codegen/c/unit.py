@@ -1,8 +1,7 @@
 """One C file for many kernels: prelude, kernels, and an entry point for Python per kernel.
 
 The entry points have the signature of ``METH_FASTCALL`` functions, so that a call from Python
-costs 60 ns instead of the 300 ns of a foreign function call; they take the arguments of any number
-of runs, one after the other. The few functions of CPython's stable
+costs 60 ns instead of the 300 ns of a foreign function call. The few functions of CPython's stable
 ABI that they use arrive as pointers through ``ts_bind``: no Python header, no link dependency, one
 binary for all supported versions of Python. The global interpreter lock is released while a kernel
 runs.
@@ -43,6 +42,8 @@ void ts_bind(const void *api) {
 """
 
 _ERRORS = {"IndexError": "index_error", "RuntimeError": "runtime_error"}
+_NONE = ("  py.increment(py.none);", "  return py.none;", "}", "")
+_ROW = {"pointer": "({type})row[{i}]", "integer": "row[{i}]", "floating": "*(double *)&row[{i}]"}
 _CONVERT = {"pointer": "as_pointer", "integer": "as_integer", "floating": "as_floating"}
 
 
@@ -64,35 +65,43 @@ def unit(functions: Sequence[Function]) -> str:
 
 
 def _entry(function: Function) -> str:
-    lines = [f"void *py_{function.name}(void *self, void *const *args, intptr_t count) {{"]
-    number = len(function.parameters)
-    lines.append(f"  if (!count || count % {number}) {{")
-    lines.append(f'    py.set_error(py.type_error, "{function.name} takes {number} arguments");')
+    """What Python calls: with the arguments of one run, and of many that lie in a table."""
+    name, parameters = function.name, function.parameters
+    lines = [f"void *py_{name}(void *self, void *const *args, intptr_t count) {{"]
+    lines.append(f"  if (count != {len(parameters)}) {{")
+    lines.append(f'    py.set_error(py.type_error, "{name} takes {len(parameters)} arguments");')
     lines.append("    return 0;")
     lines.append("  }")
-    lines.append(f"  for (void *const *end = args + count; args != end; args += {number}) {{")
-    names = []
-    for position, parameter in enumerate(function.parameters):
-        ctype = parameter.declaration.removesuffix(parameter.name)
-        lines.append(
-            f"  {ctype}{parameter.name} = py.{_CONVERT[parameter.kind]}(args[{position}]);"
-        )
-        names.append(parameter.name)
+    names = [p.name for p in parameters]
+    types = [p.declaration.removesuffix(p.name) for p in parameters]
+    for position, parameter in enumerate(parameters):
+        value = f"py.{_CONVERT[parameter.kind]}(args[{position}])"
+        lines.append(f"  {parameter.declaration} = {value};")
     if function.faults:
         lines.append("  int64_t faults[3] = {0, 0, 0};")
         names.append("faults")
     lines += [
         "  if (py.error_occurred()) return 0;",
         "  void *thread = py.save_thread();",
-        f"  {function.name}({', '.join(names)});",
+        f"  {name}({', '.join(names)});",
         "  py.restore_thread(thread);",
         *_raises(function.faults),
-        "  }",
-        "  py.increment(py.none);",
-        "  return py.none;",
-        "}",
-        "",
+        *_NONE,
     ]
+    if not function.faults:
+        given = (
+            _ROW[p.kind].format(type=t, i=i) for i, (p, t) in enumerate(zip(parameters, types))
+        )
+        lines += [
+            f"void *py_{name}_each(void *self, void *const *args, intptr_t count) {{",
+            "  const intptr_t *row = py.as_pointer(args[0]);",
+            "  const intptr_t *end = row + py.as_integer(args[1]);",
+            "  void *thread = py.save_thread();",
+            f"  for (; row < end; row += {len(parameters)})",
+            f"    {name}({', '.join(given)});",
+            "  py.restore_thread(thread);",
+            *_NONE,
+        ]
     return "\n".join(lines)
 
 

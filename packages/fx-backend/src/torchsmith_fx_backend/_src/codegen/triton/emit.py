@@ -391,11 +391,7 @@ class Emitter:
 
 def _symbol_parameters(kernel: Kernel) -> tuple[Symbol, ...]:
     """Scalar parameters with names that cannot collide with the printer's own."""
-    floating = {
-        node.name
-        for node in kernel.body
-        if isinstance(node, ScalarArg) and node.dtype.is_floating_point
-    }
+    floating = kernel.floating
     return tuple(
         Symbol(
             f"n_{''.join(c if c.isalnum() else '_' for c in name)}",
