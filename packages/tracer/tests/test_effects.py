@@ -260,3 +260,31 @@ def test_a_global_made_and_deleted_in_one_call_leaves_nothing(program):
         return f(ones()), f(ones()), "PASSING" in globals()
 
     program(body)
+
+
+def test_a_dict_that_gets_what_it_holds_is_left_alone():
+    # Optimizers do that at each step; what is written again looks changed to whoever reads it.
+    def f(d):
+        held = d["x"]
+        held.add_(1)
+        d["x"] = held
+        d["n"] = d["n"]
+        return held * 2
+
+    compiled = torchsmith_tracer.compile(f, backend="eager")
+    table = {"x": torch.ones(2), "n": [1], "y": 0}
+    for _ in range(3):
+        walk = iter(table)
+        next(walk)
+        compiled(table)
+        assert [*walk] == ["n", "y"], "not even the order was touched"
+    assert table["x"].tolist() == [4.0, 4.0]
+
+    def g(d, other):
+        d["n"] = other
+        return d["x"] + 1
+
+    compiled, other = torchsmith_tracer.compile(g, backend="eager"), [2]
+    compiled(table, table["n"])
+    compiled(table, other)
+    assert table["n"] is other

@@ -155,9 +155,12 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
         """Store; an existing key object is kept."""
         hkey = tx.interp.hash_key(key)
         old, new = claim(self, hkey, (key, value))
+        held = old[1]
+        if type(held) is LazyValue and tx.builder.known(held.obj) is value:
+            held = realize(tx, held)
         if new:
             self.added(tx, hkey)
-        else:
+        elif held is not value:  # else nothing has changed, and nothing is written back
             table, hkey = self.table, getattr(hkey, "equal", hkey)
             tx.journal.mutate(self, lambda: table.__setitem__(hkey, old))
             table[hkey] = (old[0], value)
