@@ -71,7 +71,6 @@ from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
     tensor_scalars,
     torch_classes,
 )
-from torchsmith_tracer._src.values.abstract.basics import IdentityKey
 from torchsmith_tracer._src.values.base import Value, slot_names
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue
@@ -90,7 +89,12 @@ from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinVal
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
 from torchsmith_tracer._src.values.locks import OBJECTS
 from torchsmith_tracer._src.values.lookup import disguises
-from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue, SetValue
+from torchsmith_tracer._src.values.mappings import (
+    DictValue,
+    IdentityKey,
+    MappingProxyValue,
+    SetValue,
+)
 from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, DtypeValue, is_dtype
@@ -172,9 +176,7 @@ class Builder:
 
     def wrap_new(self, obj: object) -> Value:
         """The value of an object that is the same at every call; what it holds is guarded."""
-        if type(obj) in LITERALS:
-            return ConstantValue(obj)
-        return self.wrap(obj, PinnedSource(obj))
+        return ConstantValue(obj) if type(obj) in LITERALS else self.wrap(obj, PinnedSource(obj))
 
     def known(self, obj: object) -> Value | None:
         """The value that was made for ``obj``, if any."""
@@ -449,8 +451,12 @@ class Builder:
         return ConstantValue(obj, source)
 
     # --- containers --------------------------------------------------------------------------
+    def lazy(self, obj: object, source: Source) -> LazyValue:
+        """The value of an object that nothing has looked at yet."""
+        return LazyValue(obj, source, self.tx)
+
     def items_of(self, obj: Sequence[object], source: Source) -> list[Value]:
-        return [LazyValue(item, ItemSource(source, i)) for i, item in enumerate(obj)]
+        return [self.lazy(item, ItemSource(source, i)) for i, item in enumerate(obj)]
 
     def _named_tuple(self, obj: tuple[object, ...], source: Source) -> Value:
         kind = type(obj)
@@ -492,7 +498,7 @@ class Builder:
             plain = type(obj) in (dict, OrderedDict) or not isinstance(obj, dict)
             of = None if plain else dict
             pairs = [
-                (self.wrap_new(k), LazyValue(v, ItemSource(source, k, of))) for k, v in entries
+                (self.wrap_new(k), self.lazy(v, ItemSource(source, k, of))) for k, v in entries
             ]
         else:
             # Another object may be the key next time: keys and values are found by place.
@@ -549,7 +555,7 @@ class Builder:
         """What a container holds, found by place."""
         content = ContentSource(source, part, kind)
         self.guard(content, GuardKind.LENGTH, (tuple, len(items)), f"length of a {kind.__name__}")
-        return [LazyValue(item, ItemSource(content, n)) for n, item in enumerate(items)]
+        return [self.lazy(item, ItemSource(content, n)) for n, item in enumerate(items)]
 
     def _proxy(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, types.MappingProxyType)

@@ -58,7 +58,6 @@ from torchsmith_tracer._src.regions.record import CodeRecord, Entry
 from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.functions import FunctionValue
-from torchsmith_tracer._src.values.lazy import LazyValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer.errors import BackendError, SkipGraph, TracerError, TracerWarning
 
@@ -260,7 +259,7 @@ def _interpret(
         passed = (type(obj) in _PASSED and obj is not warnings.filters) or name not in read
         # What is on the stack is read at once.
         lazy = passed and resume is not None and not label.startswith("___s")
-        values[name] = (LazyValue if lazy else builder.wrap)(obj, LocalSource(label))
+        values[name] = (builder.lazy if lazy else builder.wrap)(obj, LocalSource(label))
     if record.calls_modules:
         lookup(trace, type(flat[0]), "__call__")
     root = trace.loop.root_frame(entry, values)

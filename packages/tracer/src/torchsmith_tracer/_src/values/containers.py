@@ -92,7 +92,7 @@ class SequenceValue(Growing, BuiltinObject):
         return name if self.growing else f"{name} of {len(self.items)}"
 
     def as_constant(self) -> object:
-        return self.cls([_constant(v) for v in self.items])
+        return self.cls([v.as_constant() for v in self.items])
 
     def as_proxy(self) -> object:
         return self.cls([v.as_proxy() for v in self.items])
@@ -215,10 +215,6 @@ class SequenceValue(Growing, BuiltinObject):
         return bool_value(COMPARE[op](len(self.items), len(other.items)))
 
 
-def _constant(value: Value) -> object:
-    return value.obj if isinstance(value, LazyValue) else value.as_constant()
-
-
 class TupleValue(SequenceValue):
     """A tuple."""
 
@@ -280,7 +276,7 @@ class NamedTupleValue(TupleValue):
         return tuple(k for k, v in members if type(v).__name__ == "member_descriptor")[:count]
 
     def as_constant(self) -> object:
-        values = [_constant(v) for v in self.items]
+        values = [v.as_constant() for v in self.items]
         return self.tuple_class(values) if self._struct() else self.tuple_class(*values)
 
     def as_proxy(self) -> object:
@@ -408,7 +404,7 @@ class DequeValue(ListValue):
         return NONE if self.maxlen is None else ConstantValue(self.maxlen)
 
     def as_constant(self) -> object:
-        return deque([_constant(v) for v in self.items], self.maxlen)
+        return deque([v.as_constant() for v in self.items], self.maxlen)
 
     def replace(self, tx: Trace, items: list[Value]) -> None:
         if self.maxlen is not None and len(items) > self.maxlen:
@@ -424,9 +420,7 @@ class DequeValue(ListValue):
         return super().getitem(tx, key)
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
-        if name == "maxlen":
-            return self.limit()
-        return super().c_attribute(tx, name, descriptor)
+        return self.limit() if name == "maxlen" else super().c_attribute(tx, name, descriptor)
 
     def reconstruct(self, cg: Emitter) -> str:
         return cg.call(deque, "()", cg.const(self.maxlen))

@@ -16,12 +16,17 @@ from torchsmith_tracer._src.values.base import RealObject, Value
 class LazyValue(RealObject):
     """``obj`` as found at ``source``; never on a frame's stack."""
 
-    __slots__ = ()
+    __slots__ = ("tx",)
     source: Source
+
+    def __init__(self, obj: object, source: Source, tx: Trace) -> None:
+        super().__init__(obj, source)
+        self.tx = tx
+
+    def as_constant(self) -> object:
+        return realize(self.tx, self).as_constant()  # with the guards of a read
 
 
 def realize(tx: Trace, value: Value) -> Value:
     """The value itself; a lazy one is wrapped now, with its guards."""
-    if type(value) is LazyValue:
-        return tx.builder.wrap(value.obj, value.source)
-    return value
+    return tx.builder.wrap(value.obj, value.source) if type(value) is LazyValue else value

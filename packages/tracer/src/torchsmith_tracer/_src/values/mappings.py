@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol, TypeVar, cast
@@ -27,6 +28,59 @@ _E = TypeVar("_E")  # of a table: a pair or an element
 
 class _Hashed(Protocol[_E]):
     table: dict[object, _E]
+
+
+PLAIN = (int, str, float, bool, type(None), complex, bytes, type(Ellipsis), type(NotImplemented))
+
+
+class IdentityKey:
+    """Hash-table key of an object that hashes by identity."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: object) -> None:
+        self.obj = obj
+
+    def __hash__(self) -> int:
+        return object.__hash__(self.obj)  # as the program sees it, of an object that exists
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and self.obj is other.obj
+
+
+class UserKey:
+    """Hash-table key of an instance whose class defines ``__hash__``: the host table calls the
+    traced ``__hash__`` and ``__eq__`` as the real table would."""
+
+    __slots__ = ("__weakref__", "equal", "hash", "tx", "value")
+
+    def __init__(self, tx: Trace, value: Value) -> None:
+        self.tx = tx
+        self.value = value
+        tx.interp.keys += 1
+        try:
+            self.hash = tx.interp.hash_of(value)
+        finally:
+            tx.interp.keys -= 1
+        self.equal: Callable[[], UserKey | None] = lambda: None  # what it was found equal to
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, UserKey):
+            same = self.tx.interp.equal(self.value, other.value)
+            if same:  # weakly: no key is to keep its object alive after the trace
+                self.equal, other.equal = weakref.ref(other), weakref.ref(self)
+            return same
+        if isinstance(other, PLAIN):
+            return self.tx.interp.equal(self.value, ConstantValue(other))
+        return NotImplemented
+
+
+def held_key(hkey: object) -> object:
+    """The key of the table that ``hkey`` was found equal to, or itself."""
+    return (hkey.equal() or hkey) if isinstance(hkey, UserKey) else hkey
 
 
 def look_up(holder: _Hashed[_E], hkey: object) -> _E | None:
@@ -84,10 +138,7 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
         return self.cls.__name__ if self.growing else f"{self.cls.__name__} of {len(self.table)}"
 
     def as_constant(self) -> object:
-        pairs = {
-            k.as_constant(): v.obj if isinstance(v, LazyValue) else v.as_constant()
-            for k, v in self.table.values()
-        }
+        pairs = {k.as_constant(): v.as_constant() for k, v in self.table.values()}
         if self.cls is collections.defaultdict:
             factory = None if self.factory is None else self.factory.as_constant()
             made: collections.defaultdict[object, object] = collections.defaultdict(None, pairs)
@@ -161,7 +212,7 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
         if new:
             self.added(tx, hkey)
         elif held is not value:  # else nothing has changed, and nothing is written back
-            table, hkey = self.table, getattr(hkey, "equal", hkey)
+            table, hkey = self.table, held_key(hkey)
             tx.journal.mutate(self, lambda: table.__setitem__(hkey, old))
             table[hkey] = (old[0], value)
 
@@ -174,7 +225,7 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
         hkey = tx.interp.hash_key(key)
         if look_up(self, hkey) is None:
             return None
-        table, hkey = dict(self.table), getattr(hkey, "equal", hkey)
+        table, hkey = dict(self.table), held_key(hkey)
         _, value = table.pop(hkey)
         self.replace(tx, table, (hkey,))
         return realize(tx, value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import re
 import types
-import weakref
 
 # By name: the program may put other things in the module's place.
 from collections import OrderedDict, deque
@@ -43,8 +42,14 @@ from torchsmith_tracer._src.values.exceptions import (
 )
 from torchsmith_tracer._src.values.functions import CellValue
 from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
-from torchsmith_tracer._src.values.lazy import LazyValue
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
+from torchsmith_tracer._src.values.mappings import (
+    PLAIN,
+    DictValue,
+    IdentityKey,
+    SetValue,
+    Table,
+    UserKey,
+)
 from torchsmith_tracer._src.values.namespaces import NamespaceValue
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_number_type
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
@@ -56,8 +61,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
-_PLAIN = (int, str, float, bool, type(None), complex, bytes, type(Ellipsis), type(NotImplemented))
-_PLAIN_SET = frozenset(_PLAIN)
+_PLAIN_SET = frozenset(PLAIN)
 
 
 T = TypeVar("T")
@@ -71,56 +75,6 @@ class Unknown:
 
     def __repr__(self) -> str:
         return "UNKNOWN"
-
-
-class IdentityKey:
-    """Hash-table key of an object that hashes by identity."""
-
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: object) -> None:
-        self.obj = obj
-
-    def __hash__(self) -> int:
-        return object.__hash__(self.obj)  # as the program sees it, of an object that exists
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, IdentityKey) and self.obj is other.obj
-
-
-class UserKey:
-    """Hash-table key of an instance whose class defines ``__hash__``: the host table calls the
-    traced ``__hash__`` and ``__eq__`` as the real table would."""
-
-    __slots__ = ("__weakref__", "_equal", "hash", "tx", "value")
-
-    def __init__(self, tx: Trace, value: Value) -> None:
-        self.tx = tx
-        self.value = value
-        tx.interp.keys += 1
-        try:
-            self.hash = tx.interp.hash_of(value)
-        finally:
-            tx.interp.keys -= 1
-        self._equal: Callable[[], UserKey | None] = lambda: None
-
-    @property
-    def equal(self) -> UserKey:
-        """The key of the table that it was found equal to, or itself."""
-        return self._equal() or self
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, UserKey):
-            same = self.tx.interp.equal(self.value, other.value)
-            if same:  # weakly: no key is to keep its object alive after the trace
-                self._equal, other._equal = weakref.ref(other), weakref.ref(self)
-            return same
-        if isinstance(other, _PLAIN):
-            return self.tx.interp.equal(self.value, ConstantValue(other))
-        return NotImplemented
 
 
 Keywords = dict[str, Value]
@@ -267,7 +221,7 @@ class Basics(Part):
 
     def concrete(self, value: Value) -> object:
         """Like ``try_concrete``; a value that is not known is a break."""
-        return value.obj if isinstance(value, LazyValue) else value.as_constant()
+        return value.as_constant()
 
     def hosted(self, fn: Callable[..., T], *args: object, **kwargs: object) -> T:
         """What ``fn`` returns on the host; its exception becomes one of the traced program."""

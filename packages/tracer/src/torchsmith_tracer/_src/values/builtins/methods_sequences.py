@@ -125,7 +125,8 @@ def _extend(tx: Trace, self: Value, items: Value, /) -> Value:
 def _copy(tx: Trace, self: Value, /) -> Value:
     target = _list(self)
     if isinstance(target, DequeValue) and target is not self:  # calls the class
-        return tx.interp.call(tx.interp.type_of(self), [self, target.limit()])
+        limit = () if target.maxlen is None else (target.limit(),)
+        return tx.interp.call(tx.interp.type_of(self), [self, *limit])
     return target.like(list(target.items))
 
 

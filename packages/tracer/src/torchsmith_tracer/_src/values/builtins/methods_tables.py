@@ -23,6 +23,7 @@ from torchsmith_tracer._src.values.mappings import (
     compare_keys,
     element_key,
     elements,
+    held_key,
     look_up,
 )
 from torchsmith_tracer._src.values.python_instances import ObjectValue
@@ -209,7 +210,7 @@ def _discard(tx: Trace, self: Value, item: Value, /) -> Value:
     key = element_key(tx, item)
     if look_up(target, key) is not None:
         table = dict(target.table)
-        del table[getattr(key, "equal", key)]
+        del table[held_key(key)]
         target.replace(tx, table)
     return NONE
 
