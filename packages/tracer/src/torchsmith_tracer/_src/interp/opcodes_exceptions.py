@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from torchsmith_guards import class_mro
+
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import Instruction
 from torchsmith_tracer._src.frames.frame import Frame, Handling
@@ -35,7 +37,10 @@ def _pop_except(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _check_exc_match(tx: Trace, frame: Frame, ins: Instruction) -> None:
     kinds = frame.pop()
     exc = frame.top()
-    frame.stack.append(bool_value(issubclass(exc.python_type(), _except_classes(tx, kinds))))
+    bases = class_mro(exc.python_type())  # whatever metaclasses answer
+    frame.stack.append(
+        bool_value(any(kind is base for kind in _except_classes(tx, kinds) for base in bases))
+    )
 
 
 @opcode("CHECK_EG_MATCH")
@@ -122,12 +127,10 @@ def _except_classes(tx: Trace, kinds: Value) -> tuple[type, ...]:
 def _before_with(tx: Trace, frame: Frame, ins: Instruction) -> None:
     manager = frame.pop()
     name = manager.type_name
-    enter = tx.interp.special_method(manager, "__enter__")
-    if enter is None:
+    if (enter := tx.interp.special_method(manager, "__enter__")) is None:
         message = f"{name!r} object does not support the context manager protocol"
         raise tx.interp.error(TypeError, message)
-    leave = tx.interp.special_method(manager, "__exit__")
-    if leave is None:
+    if (leave := tx.interp.special_method(manager, "__exit__")) is None:
         message = (
             f"{name!r} object does not support the context manager protocol "
             "(missed __exit__ method)"

@@ -38,7 +38,7 @@ def construct(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if issubclass(cls.obj, torch.Tensor) and is_wrapper_class(cls.obj):
         return new_wrapper(tx, cls.obj, args, kwargs)
     obj = make(tx, maker, cls, args, kwargs)
-    if not issubclass(obj.python_type(), cls.obj):
+    if not type.__subclasscheck__(cls.obj, obj.python_type()):
         return obj
     actual = obj.python_type()
     init = lookup(tx, actual, "__init__")

@@ -44,7 +44,11 @@ class Operators(Part):
         if type(a) is ConstantValue and type(b) is ConstantValue:
             return a.binary(tx, op, b)
         left, right = a.python_type(), b.python_type()
-        if right is not left and issubclass(right, left) and self._reflects(op, left, right):
+        if (
+            right is not left
+            and type.__subclasscheck__(left, right)
+            and self._reflects(op, left, right)
+        ):
             result = b.binary(tx, op, a, reflected=True)
             return result if result is not None else a.binary(tx, op, b)
         result = a.binary(tx, op, b)
@@ -104,7 +108,7 @@ class Operators(Part):
         left, right = a.python_type(), b.python_type()
         swapped = _SWAPPED[op]
         tried = False
-        if right is not left and issubclass(right, left):
+        if right is not left and type.__subclasscheck__(left, right):
             found = lookup(tx, right, f"__{swapped}__")
             if found is not None and found.owner is not object:
                 tried = True
@@ -175,7 +179,9 @@ class Operators(Part):
                     raise Unsupported("opaque-call", what=f"hash() of {value.describe()}")
             return number
         found = lookup(self.tx, value.python_type(), "__hash__")
-        by_identity = found is not None and found.attr is object.__hash__
+        by_identity = hasattr(value, "fake") or (
+            found is not None and found.attr is object.__hash__
+        )
         obj = getattr(value, "obj", None)
         if by_identity and source is not None and obj is not None:
             self.tx.world.identity(obj, source)

@@ -19,12 +19,10 @@ def _is_kind(condition):
 
 
 def _matcher(condition):
-    if _is_kind(condition):
-        return lambda exc: isinstance(exc, condition)
-    if isinstance(condition, tuple):
-        if all(map(_is_kind, condition)):
-            return lambda exc: isinstance(exc, condition)
-    elif callable(condition) and not isinstance(condition, type):
+    kinds = condition if isinstance(condition, tuple) else (condition,)
+    if all(map(_is_kind, kinds)):  # whatever their metaclasses answer
+        return lambda exc: any(base is kind for base in type(exc).__mro__ for kind in kinds)
+    if callable(condition) and not isinstance(condition, type):
         return condition
     raise TypeError(_CONDITION)
 
@@ -86,7 +84,7 @@ def match_star(exc, kinds):
     if any(issubclass(kind, BaseExceptionGroup) for kind in listed):
         text = "catching ExceptionGroup with except* is not allowed. Use except instead."
         raise TypeError(text)
-    if isinstance(exc, kinds):
+    if _matcher(kinds)(exc):
         if isinstance(exc, BaseExceptionGroup):
             return None, exc
         return None, BaseExceptionGroup("", (exc,))

@@ -167,7 +167,7 @@ def _metaclass(tx: Trace, name: str, given: Value | None, bases: list[type]) -> 
         candidates.append(given.obj)
     meta: type = type
     for candidate in candidates:
-        if issubclass(candidate, meta):
+        if type.__subclasscheck__(meta, candidate):
             meta = candidate
     if meta not in _METACLASSES and not _traceable(meta):
         raise Unsupported("opaque-call", what=f"class {name} with metaclass {meta.__name__}")

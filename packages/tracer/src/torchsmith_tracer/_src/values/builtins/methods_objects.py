@@ -174,7 +174,7 @@ def _type_call(tx: Trace, cls: Value, /, *args: Value, **kwargs: Value) -> Value
 
 @method(type, "__instancecheck__")
 def _instancecheck(tx: Trace, cls: Value, obj: Value, /) -> Value:
-    return bool_value(issubclass(obj.python_type(), cast("ClassValue", cls).obj))
+    return bool_value(type.__subclasscheck__(cast("ClassValue", cls).obj, obj.python_type()))
 
 
 @method(type, "__subclasscheck__")
