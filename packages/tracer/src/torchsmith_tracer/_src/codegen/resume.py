@@ -480,12 +480,16 @@ def _closure_loads(body: list[Any], names: Collection[str]) -> None:
             own.add(item.arg.name)
         elif item.name == "STORE_FAST" and item.arg in own:
             own.discard(item.arg)
-        if item.name != "MAKE_FUNCTION" or k < 2 or instrs[k - 2][1].name != "BUILD_TUPLE":
-            continue
+        after = instrs[min(k + 1, len(instrs) - 1)][1]
+        if item.name != "MAKE_FUNCTION" or (after.name, after.arg) != _CLOSED:
+            continue  # a tuple before it is that of the defaults
         count = instrs[k - 2][1].arg
         for at, load in instrs[max(k - 2 - count, 0) : k - 2]:
             if load.name == "LOAD_FAST" and load.arg in names and load.arg not in own:
                 body[at] = _with_arg(load, FreeVar(load.arg))
+
+
+_CLOSED = ("SET_FUNCTION_ATTRIBUTE", 8)
 
 
 def freed(item: Instr, cells: Collection[str]) -> Instr:

@@ -7,6 +7,7 @@ it called. The body computes their arguments: locals, cells and stack slots of e
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import sys
@@ -399,10 +400,9 @@ def _frame_builtin(
 
     def frame_locals() -> str:
         items = {n: cg.expr(v) for n, v in state.locals.items() if not n.startswith("___")}
-        for name, cell in state.cells.items():
-            if getattr(cell, "contents", None) is not None or getattr(cell, "obj", None):
-                items[name] = f"{cg.expr(cell)}.cell_contents"
-        return "{" + ", ".join(f"{n!r}: {text}" for n, text in items.items()) + "}"
+        cells = {n: cg.expr(cell) for n, cell in state.cells.items()}
+        texts = [", ".join(f"{n!r}: {text}" for n, text in t.items()) for t in (items, cells)]
+        return f"{cg.bound(_variables)}({{{texts[0]}}}, {{{texts[1]}}})"
 
     if not args and fn is globals:
         return cg.bound(_same), [cg.bound(space, "globals")]
@@ -419,6 +419,14 @@ def _frame_builtin(
         source = cg.expr(args[0])  # type: ignore[arg-type]
         return cg.bound(fn), [source, cg.bound(space, "globals"), frame_locals()]
     return None
+
+
+def _variables(values: dict[str, object], cells: dict[str, types.CellType]) -> dict[str, object]:
+    """What ``locals()`` gives: a cell that is empty is no variable."""
+    for name, cell in cells.items():
+        with contextlib.suppress(ValueError):
+            values[name] = cell.cell_contents
+    return values
 
 
 def _same(obj: object) -> object:

@@ -89,8 +89,7 @@ def _store_fast(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 
 def _load(tx: Trace, frame: Frame, name: str) -> Value:
-    value = frame.locals.get(name)
-    if value is None:
+    if (value := frame.locals.get(name)) is None:
         raise _unbound(tx, frame, name)
     return realize(tx, value)
 
@@ -107,8 +106,7 @@ def _store(frame: Frame, name: str) -> None:
 
 
 def _load_slot(tx: Trace, frame: Frame, name: str) -> Value:
-    value = frame.locals.get(name) or frame.cells.get(name)
-    if value is None:
+    if (value := frame.locals.get(name) or frame.cells.get(name)) is None:
         raise _unbound(tx, frame, name)
     return realize(tx, value)
 
@@ -176,16 +174,14 @@ def _load_closure(tx: Trace, frame: Frame, ins: Instruction) -> None:
 
 
 def _cell(frame: Frame, name: str) -> CellValue:
-    cell = frame.cells.get(name)
-    if cell is None:
+    if (cell := frame.cells.get(name)) is None:
         raise InternalError(f"no cell {name!r} in {frame.info.code.co_qualname}")
     return cell
 
 
 def load_cell(tx: Trace, frame: Frame, name: str) -> Value:
     """Contents of a cell or free variable; NameError or UnboundLocalError when empty."""
-    value = _cell(frame, name).load(tx)
-    if value is None:
+    if (value := _cell(frame, name).load(tx)) is None:
         if name in own_cells(frame.info.code):
             raise _unbound(tx, frame, name)
         message = (

@@ -48,16 +48,17 @@ def bind_handlers(info: CodeInfo, missing: Opcode) -> None:
     known: dict[str, tuple[Opcode, bool, bool]] = {}
     for ins in info.instructions:
         name = ins.opname
-        found = known.get(name)
-        if found is None:
+        if (found := known.get(name)) is None:
             handler = HANDLERS.get(name, missing)
             found = known[name] = handler, name not in UNGUARDED, not name.startswith(_KEEPS)
         ins.run, ins.guarded, ins.drops = found
-    cells = set(info.cell_names)
-    if cells:
+    if info.cell_names:
+        code = info.code
         for ins in info.instructions:
-            if ins.opname in _CELL_AWARE and ins.argval in cells:
-                ins.run = HANDLERS[f"{ins.opname}/cell"]
+            if ins.opname in _CELL_AWARE:
+                # A free variable has a slot of its own beside that of a local of its name.
+                if ins.arg >= len(code.co_varnames) or ins.argval in code.co_cellvars:
+                    ins.run = HANDLERS[f"{ins.opname}/cell"]
     info.bound = True
 
 

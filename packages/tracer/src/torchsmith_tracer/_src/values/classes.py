@@ -20,6 +20,7 @@ from torchsmith_tracer._src.values.builtin_object import BuiltinObject, PlainObj
 from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
+    NAMES,
     bind,
     call_found,
     is_data_descriptor,
@@ -147,8 +148,9 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
         ):
             tx.interp.descriptor_set(found, self, name, value)
             return
-        text = name in ("__name__", "__qualname__")
-        if name in _FIXED or (text and value.python_type() is not str):  # it may be refused
+        if name in _FIXED or (
+            name in NAMES and value.python_type() is not str
+        ):  # it may be refused
             raise Unsupported("unsupported-slot", what=f"setting {name} of {self.describe()}")
         tx.interp.patch_class(self)
         tx.journal.store_attr(self, name, value)

@@ -7,6 +7,7 @@ either a host object from a real class's ``__dict__`` or a ``Value`` stored by t
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from typing import NamedTuple, TypeGuard
 
@@ -34,6 +35,7 @@ def in_python(found: Found | None) -> TypeGuard[Found]:
     return found is not None and not isinstance(found.attr, METHOD_TYPES)
 
 
+NAMES = ("__name__", "__qualname__")  # of a class, which its table does not have
 C_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
@@ -65,7 +67,7 @@ def lookup_in(tx: Trace, mro: tuple[type, ...], name: str) -> Found | None:
             stored = tx.journal.load_attr(value, name)
             if stored is DELETED:
                 continue
-            if stored is not None:
+            if stored is not None and name not in NAMES:
                 return Found(stored, base)
         attr = entry(base, name)
         if attr is not ABSENT:
@@ -138,8 +140,13 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
         return function_value(tx, attr.__func__)
     if isinstance(attr, classmethod):
         func = function_value(tx, attr.__func__)
-        if isinstance(func, FunctionValue):
+        getter = (
+            None if isinstance(func, FunctionValue) else lookup(tx, func.python_type(), "__get__")
+        )
+        if getter is None or sys.version_info >= (3, 13):
             return BoundMethodValue(func, owner)
+        if isinstance(attr.__func__, property):
+            return tx.interp.call(function_value(tx, attr.__func__.fget), [owner])
         return _bind_value(tx, func, owner, owner)
     if isinstance(attr, functools.cached_property):
         if instance is None:
@@ -183,6 +190,9 @@ def cached(tx: Trace, func: Value, instance: Value, name: str) -> Value:
     """``functools.cached_property.__get__`` without its lock."""
     if not isinstance(instance, HasInstanceDict):
         raise Unsupported("unsupported-slot", what=f"cached property {name!r}")
+    if not getattr(instance, "has_dict", lambda: True)():
+        text = f"No '__dict__' attribute on {instance.type_name!r} instance to cache {name!r}"
+        raise tx.interp.error(TypeError, f"{text} property.")
     if (found := instance.instance_get(tx, name)) is None:
         found = tx.interp.call(func, [instance])
         instance.instance_set(tx, name, found)

@@ -18,6 +18,7 @@ from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinVal
 from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
+    NAMES,
     Found,
     attr_value,
     bind,
@@ -241,7 +242,7 @@ class Attributes(Part):
             value = attr_value(self.tx, Found(attr, cls.obj), name)
             table[name] = (ConstantValue(name), value)
         for name, entry in stored.items():
-            if isinstance(entry, Value):
+            if isinstance(entry, Value) and name not in NAMES:
                 table[name] = (ConstantValue(name), entry)
         return MappingProxyValue(DictValue(table))
 
@@ -263,9 +264,9 @@ class Attributes(Part):
         if not isinstance(cls, ClassValue):
             message = f"super() argument 1 must be a type, not {cls.type_name}"
             raise self.interp.error(TypeError, message)
-        if isinstance(obj, ClassValue) and issubclass(obj.obj, cls.obj):
+        if isinstance(obj, ClassValue) and type.__subclasscheck__(cls.obj, obj.obj):
             return SuperValue(cls, obj, obj.obj)
-        if issubclass(obj.python_type(), cls.obj):
+        if type.__subclasscheck__(cls.obj, obj.python_type()):
             return SuperValue(cls, obj, obj.python_type())
         message = "super(type, obj): obj must be an instance or subtype of type"
         raise self.interp.error(TypeError, message)
