@@ -19,6 +19,7 @@ from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import constructor
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.contexts import MAKERS
+from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.math_calls import math_call
 from torchsmith_tracer._src.values.sizes import SizeValue
 from torchsmith_tracer._src.values.symnum import SymNumValue, combine, known
@@ -30,7 +31,12 @@ for _context, _maker in MAKERS.items():
 
 @constructor(torch.Size)
 def _size(tx: Trace, items: Value | None = None) -> Value:
-    return SizeValue([] if items is None else tx.interp.unpack(items))
+    sizes = [] if items is None else tx.interp.unpack(items)
+    for i, size in enumerate(sizes):
+        if lookup(tx, size.python_type(), "__index__") is None:
+            text = f"torch.Size() takes an iterable of 'int' (item {i} is {size.type_name!r})"
+            raise tx.interp.error(TypeError, text)
+    return SizeValue(sizes)
 
 
 def _folded(cls: type) -> None:
@@ -48,8 +54,7 @@ for _cls in (torch.device, torch.finfo, torch.iinfo):
 @constructor(private.lazy_property)
 def _lazy_property(tx: Trace, wrapped: Value) -> Value:
     """What a lazy property of a distribution is, seen through its class."""
-    real = getattr(wrapped, "fn", None)
-    if real is None:
+    if (real := getattr(wrapped, "fn", None)) is None:
         raise Unsupported("opaque-call", what="a lazy property of a new function")
     return tx.builder.wrap_new(private.lazy_property(real))
 
@@ -65,8 +70,7 @@ def _tensor(tx: Trace, *args: Value, **kwargs: Value) -> Value:
 
 def tensor_builtin(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value | None:
     """A builtin called with a tensor among its arguments; None when it has no special meaning."""
-    found = overrides.call_property(tx, obj, args, kwargs)
-    if found is not None:
+    if (found := overrides.call_property(tx, obj, args, kwargs)) is not None:
         return found
     if obj is abs:
         return tx.interp.call(args[0].getattr(tx, "__abs__"), [])
@@ -97,8 +101,7 @@ def number_builtin(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value 
         if obj is not operator.index and isinstance(first.sym, torch.SymFloat):
             return first.getattr(tx, f"__{obj.__name__}__").call(tx, (), {})
     if obj in _MATH and not kwargs:
-        found = math_call(tx, getattr(obj, "__name__", ""), args)
-        if found is not None:
+        if (found := math_call(tx, getattr(obj, "__name__", ""), args)) is not None:
             return found
     if obj is abs and isinstance(first, SymNumValue) and not isinstance(first.sym, torch.SymBool):
         return combine(tx, abs, (first,), abs(first.sym))  # type: ignore[arg-type]

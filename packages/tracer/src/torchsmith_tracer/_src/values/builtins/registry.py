@@ -195,6 +195,10 @@ def _arity(fn: Implementation) -> _Arity:
     return _Arity(signature, least, most)
 
 
+_IN_C = (types.BuiltinFunctionType, type)
+_MADE_ALONE = (range, slice, enumerate)  # making one does nothing else
+
+
 def wrong_arguments(
     tx: Trace, obj: object, args: Args, kwargs: Kwargs, error: TypeError
 ) -> Exception:
@@ -207,7 +211,7 @@ def wrong_arguments(
     if (
         callable(obj)
         and tx.interp.UNKNOWN not in known
-        and not (isinstance(obj, types.BuiltinFunctionType | type) and not is_pure(obj))
+        and (obj in _MADE_ALONE or not isinstance(obj, _IN_C) or is_pure(obj))
     ):
         try:
             inspect.signature(obj).bind(*args, **kwargs)

@@ -82,8 +82,7 @@ class partial:
         self._func = func
         self._args = args if type(args) is tuple else tuple(args)
         self._keywords = {} if kwds is None else kwds if type(kwds) is dict else dict(kwds)
-        if namespace is not None:
-            self.__dict__ = namespace
+        self.__dict__ = {} if namespace is None else namespace
 
     @staticmethod
     def rebuild(cls, func, args, keywords):
