@@ -110,9 +110,7 @@ class Emitter:
 
     def const(self, obj: object, hint: str = "const") -> str:
         """A constant: written as a literal where possible, else bound by name."""
-        if type(obj) is complex or not (
-            is_literal(obj) and is_short(obj)
-        ):  # -(0+2j) has no literal
+        if not (is_literal(obj) and is_short(obj)):
             return self.bound(obj, hint)
         text = repr(obj)
         text = f"({text})" if text.startswith("-") else text

@@ -45,8 +45,10 @@ def is_literal(value: object) -> bool:
 
 def is_short(value: object) -> bool:
     """True for literals that are worth printing: Python refuses to print ints of thousands of
-    digits, and compiling a text with long strings costs time."""
+    digits, compiling a text with long strings costs time, and -(0+2j) reads as another number."""
     match value:
+        case complex():
+            return False
         case int():
             return -_LONGEST_INT < value < _LONGEST_INT
         case str() | bytes():
