@@ -265,10 +265,12 @@ def _link(tx: Trace, exc: Value, name: str) -> Value:
 def set_context(tx: Trace, exc: Value, handled: Value | None = None) -> None:
     """``exc`` is raised: what is being handled becomes its context, without making a circle."""
     if (handled := handled or tx.interp.handled) is None:
-        if isinstance(exc, ExceptionValue) and not exc.was_raised:
-            exc._change(tx, was_raised=True)
-        return
-    if tx.interp.is_same(exc, handled):
+        if isinstance(exc, ExceptionValue):
+            if not exc.was_raised:
+                exc._change(tx, was_raised=True)
+            return
+        handled = tx.world.handled_outside()  # of another exception, which has a context already
+    if tx.interp.is_none(handled) or tx.interp.is_same(exc, handled):
         return
     seen: list[Value] = []
     link = handled
