@@ -172,3 +172,42 @@ def test_draws_and_masks_as_numbers_are_vector_code(name, tmp_path):
     for lines, vectors in units:
         first = min(i for i, line in enumerate(lines, 1) if "for (" in line)
         assert not vectors.isdisjoint(range(first, len(lines) + 1)), lines
+
+
+WIDTHS = {
+    "exponentials": (lambda x: (x * 2).exp(), True),
+    "16-bit floats": (lambda x: x.bfloat16() * 2, True),
+    "what memory bounds": (lambda x: x * 2 + 1, False),
+    "moved": (lambda x: x.T.contiguous() + 1, False),
+    "rows that are reduced": (lambda x: x.exp().sum(-1), False),
+}
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_wide_registers_are_for_what_computes(name):
+    """Elsewhere they gain nothing, and rows take longer to reduce."""
+    program, wide = WIDTHS[name]
+    x = torch.randn(40, 48)
+    with torch.no_grad():
+        compiled = compile_graph(fx.symbolic_trace(program), [x])
+        torch.testing.assert_close(compiled(x), program(x))
+    assert [("TS_WIDE void" in source) for _, source in compiled.kernels] == [wide]
+
+
+def test_wide_kernels_fill_the_registers_that_there_are(tmp_path):
+    compiler = find_compiler()
+    if compiler is None or "gcc" not in subprocess.getoutput(f"{compiler.command[0]} -v"):
+        pytest.skip("other compilers than gcc decide by themselves")
+    macros = [*compiler.command, "-march=native", "-dM", "-E", "-x", "c", "/dev/null"]
+    if "__AVX512F__" not in subprocess.run(macros, capture_output=True, text=True).stdout:
+        pytest.skip("a processor without AVX-512")
+    with torch.no_grad():
+        x = torch.randn(4096)
+        compiled = compile_graph(fx.symbolic_trace(lambda x: x.exp()), [x])
+    ((_, source),) = compiled.kernels
+    file = tmp_path / "kernel.c"
+    file.write_text(f"{prelude(source)}\n{source}")
+    flags = [f for f in compiler.flags[0] if not f.startswith(("-Wl", "/"))]
+    command = [*compiler.command, *flags, "-fno-math-errno", "-fno-trapping-math", "-S"]
+    subprocess.run([*command, str(file), "-o", str(tmp_path / "text")], check=True)
+    assert "zmm" in (tmp_path / "text").read_text()

@@ -83,6 +83,19 @@ def test_float32_functions_are_within_two_ulp(op: Op) -> None:
     assert worst <= 2.0, f"{worst} ulp at {x[ulps(got, UNARY[op](x.double())).argmax()]}"
 
 
+@pytest.mark.parametrize("op", [Op.SIN, Op.COS, Op.EXP], ids=lambda op: op.value)
+def test_every_magnitude_is_within_two_ulp(op: Op) -> None:
+    """Bit patterns at random, and near multiples of a quarter turn, where most bits cancel."""
+    generator = torch.Generator().manual_seed(3)
+    bits = torch.randint(-(2**31), 2**31, (200_000,), generator=generator).int().view(torch.float32)
+    quarters = torch.arange(100_000).double() * (math.pi / 2)
+    edges = torch.tensor([2.0**n for n in (50, 77, 104)])
+    edges = torch.cat([edges, edges.nextafter(torch.tensor(0.0))])
+    x = torch.cat([bits[bits.isfinite()], quarters.float(), edges])
+    worst = ulps(apply(op, [x]), UNARY[op](x.double()))
+    assert worst.max() <= 2.0, f"{worst.max()} ulp at {x[worst.argmax()]}"
+
+
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e5, 1e9])
 @pytest.mark.parametrize(
     "op", ["exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh"]

@@ -10,6 +10,13 @@
 
 #define TS_INLINE static inline __attribute__((always_inline))
 
+/* Whole registers of AVX-512, of which compilers fill one half by themselves. */
+#if defined(__AVX512F__) && !defined(__clang__) && __GNUC__ >= 8
+#define TS_WIDE __attribute__((target("prefer-vector-width=512")))
+#else
+#define TS_WIDE
+#endif
+
 /* The extremes: y on a tie, NaN if one of the two is. Two selections, since gcc makes no vector code
    of ``(x < y) | (x != x) ? x : y``. */
 
@@ -92,26 +99,28 @@ TS_INLINE float ts_pow2(int32_t n) {
 
 TS_INLINE float ts_exp(float x) {
   float c = x > 89.0f ? 89.0f : x;
-  c = c < -104.0f ? -104.0f : c;
-  float t = TS_FMA(c, 0x1.715476p+0f, 0x1.8p+23f); /* nearest integer, by its last bits */
-  float n = t - 0x1.8p+23f;
-  float r = TS_FMA(n, -0x1.62e4p-1f, c);
-  r = TS_FMA(n, -0x1.7f7d1cp-20f, r);
-  float p = 0x1.6a4b38p-10f;
-  p = TS_FMA(p, r, 0x1.12398ep-7f);
-  p = TS_FMA(p, r, 0x1.5558b2p-5f);
-  p = TS_FMA(p, r, 0x1.555492p-3f);
-  p = TS_FMA(p, r, 0x1.fffffcp-2f);
+  c = x < -104.0f ? -104.0f : c;
+  /* half the nearest integer and the exponent's bias, by the last bits */
+  float t = TS_FMA(c, 0x1.715476p-1f, 0x1.8000fep+23f);
+  float n = t - 0x1.8000fep+23f;
+  float r = TS_FMA(n, -0x1.62e4p+0f, c);
+  r = TS_FMA(n, -0x1.7f7d1cp-19f, r);
+  float p = 0x1.ab8282p-16f;
+  p = TS_FMA(p, r, 0x1.a57618p-13f);
+  p = TS_FMA(p, r, 0x1.6bff36p-10f);
+  p = TS_FMA(p, r, 0x1.110bp-7f);
+  p = TS_FMA(p, r, 0x1.55556cp-5f);
+  p = TS_FMA(p, r, 0x1.55555ep-3f);
+  p = TS_FMA(p, r, 0.5f);
   p = 1.0f + TS_FMA(p, r * r, r);
-  int32_t k = (int32_t)(ts_bits(t) - 0x4b400000u);
-  int32_t h = k >> 1; /* two factors, so that results reach denormals and infinity */
-  return p * ts_pow2(h) * ts_pow2(k - h);
+  float s = ts_float(ts_bits(t) << 23); /* twice a factor: results reach denormals and infinity */
+  return p * s * s;
 }
 
 TS_INLINE float ts_exp_near(float x) {
   /* exp for -87 <= x <= 88: no overflow, one power of two */
-  float t = TS_FMA(x, 0x1.715476p+0f, 0x1.8p+23f);
-  float n = t - 0x1.8p+23f;
+  float t = TS_FMA(x, 0x1.715476p+0f, 0x1.8000fep+23f);
+  float n = t - 0x1.8000fep+23f;
   float r = TS_FMA(n, -0x1.62e4p-1f, x);
   r = TS_FMA(n, -0x1.7f7d1cp-20f, r);
   float p = 0x1.6a4b38p-10f;
@@ -120,12 +129,12 @@ TS_INLINE float ts_exp_near(float x) {
   p = TS_FMA(p, r, 0x1.555492p-3f);
   p = TS_FMA(p, r, 0x1.fffffcp-2f);
   p = 1.0f + TS_FMA(p, r * r, r);
-  return p * ts_float((ts_bits(t) << 23) + 0x3f800000u);
+  return p * ts_float(ts_bits(t) << 23);
 }
 
 TS_INLINE float ts_exp2(float x) {
   float c = x > 129.0f ? 129.0f : x;
-  c = c < -151.0f ? -151.0f : c;
+  c = x < -151.0f ? -151.0f : c;
   float t = c + 0x1.8p+23f;
   float r = c - (t - 0x1.8p+23f);
   float p = 0x1.e09e14p-17f;
@@ -143,7 +152,7 @@ TS_INLINE float ts_exp2(float x) {
 
 TS_INLINE float ts_expm1(float x) {
   float c = x > 89.0f ? 89.0f : x;
-  c = c < -104.0f ? -104.0f : c;
+  c = x < -104.0f ? -104.0f : c;
   float t = TS_FMA(c, 0x1.715476p+0f, 0x1.8p+23f);
   float n = t - 0x1.8p+23f;
   float r = TS_FMA(n, -0x1.62e4p-1f, c);
@@ -258,25 +267,6 @@ TS_INLINE float ts_erf(float x) {
   return a < 0.925f ? p : __builtin_copysignf(q, x);
 }
 
-TS_INLINE double ts_turns(float x) {
-  /* x / 2pi without its whole part. 1 / 2pi in seven pieces of 29 bits: each product is exact. */
-  double d = (double)x;
-  double y0 = d * 0x1.45f306dp-3;
-  double y1 = d * 0x1.9391054p-32;
-  double y2 = d * 0x1.4fe13abp-61;
-  double y3 = d * 0x1.d1f534dp-90;
-  double y4 = d * 0x1.b81b6c5p-119;
-  double y5 = d * 0x1.5993c4p-150;
-  double y6 = d * 0x1.c820ff2p-177;
-  y0 -= __builtin_rint(y0);
-  y1 -= __builtin_rint(y1);
-  y2 -= __builtin_rint(y2);
-  y3 -= __builtin_rint(y3);
-  y4 -= __builtin_rint(y4);
-  double y = (y0 + y1) + ((y2 + y3) + (y4 + (y5 + y6)));
-  return y - __builtin_rint(y);
-}
-
 TS_INLINE float ts_sin_quarter(float r, int32_t q) {
   /* sin(r + q * pi/2) for |r| <= pi/4 */
   float s = r * r;
@@ -290,22 +280,34 @@ TS_INLINE float ts_sin_quarter(float r, int32_t q) {
   b = TS_FMA(b, s, -0x1.6c175ep-10f);
   b = TS_FMA(b, s, 0x1.555556p-5f);
   b = TS_FMA(b, s * s, TS_FMA(s, -0.5f, 1.0f));
-  float y = (q & 1) ? b : a;
-  return (q & 2) ? -y : y;
+  return ts_float(ts_bits((q & 1) ? b : a) ^ ((uint32_t)(q & 2) << 30));
+}
+
+TS_INLINE float ts_wave(float x, int32_t quarters) {
+  /* sin(x + quarters * pi/2). x * 2/pi without multiples of four: a float from 2**50 on is one of
+     2**27, and so on, which leave the leading bits of 2/pi without effect. */
+  float a = __builtin_fabsf(x);
+  double high = a < 0x1p+50f    ? 0x1.45f306dc9c883p-1
+                : a < 0x1p+77f  ? -0x1.1b1bbead603d9p-28
+                : a < 0x1p+104f ? 0x1.4a7f09d5f47d5p-54
+                                : -0x1.505c1596447e5p-81;
+  double low = a < 0x1p+50f    ? -0x1.6b01ec5417056p-55
+               : a < 0x1p+77f  ? 0x1.5f47d4d377037p-82
+               : a < 0x1p+104f ? -0x1.6447e493ad4cep-109
+                               : 0x1.b14acc9e21c82p-135;
+  double d = (double)x;
+  double t = TS_FMAD(d, high, 0x1.8p+52);
+  double f = __builtin_fma(d, high, -(t - 0x1.8p+52)); /* exact */
+  f = TS_FMAD(d, low, f);
+  return ts_sin_quarter((float)(f * 0x1.921fb54442d18p+0), (int32_t)ts_bits64(t) + quarters);
 }
 
 TS_INLINE float ts_sin(float x) {
-  double y = ts_turns(x) * 4.0;
-  double t = y + 0x1.8p+52;
-  float r = (float)((y - (t - 0x1.8p+52)) * 0x1.921fb54442d18p+0);
-  return x == 0.0f ? x : ts_sin_quarter(r, (int32_t)ts_bits64(t));
+  return x == 0.0f ? x : ts_wave(x, 0);
 }
 
 TS_INLINE float ts_cos(float x) {
-  double y = ts_turns(x) * 4.0;
-  double t = y + 0x1.8p+52;
-  float r = (float)((y - (t - 0x1.8p+52)) * 0x1.921fb54442d18p+0);
-  return ts_sin_quarter(r, (int32_t)ts_bits64(t) + 1);
+  return ts_wave(x, 1);
 }
 
 TS_INLINE float ts_pow(float x, float y) {

@@ -60,7 +60,16 @@ def kernel_function(kernel: Kernel, name: str, origins: tuple[str, ...] = ()) ->
     if scalars.UNKNOWN_ZERO in text:
         zero = scalars.UNKNOWN_ZERO
         text = f'  int32_t {zero} = 0;\n  __asm__("" : "+r"({zero}));\n{text}'
-    return f"{comment}void {name}({', '.join(declared)}) {{\n{text}\n}}\n"
+    wide = "TS_WIDE " if _computes(out.facts) else ""
+    return f"{comment}{wide}void {name}({', '.join(declared)}) {{\n{text}\n}}\n"
+
+
+def _computes(facts: Facts) -> bool:
+    """Whether arithmetic takes the time, not memory, nor joining the lanes of a reduction."""
+    kernel = facts.kernel
+    dear = any(facts.cost(p) >= DEAR for p, n in enumerate(kernel.body) if isinstance(n, Compute))
+    half = any(buffer.dtype in scalars.HALF for buffer in kernel.args)
+    return kernel.reduce_from == len(kernel.ranges) and (dear or half)
 
 
 def _emit(out: Emitter) -> None:
