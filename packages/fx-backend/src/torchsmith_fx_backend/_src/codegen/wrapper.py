@@ -37,20 +37,25 @@ _ADDRESSES = "torchsmith_fx_backend._src.runtime.addresses"
 
 _SUMS = ("addmm", "baddbmm", "bmm", "cat", "dot", "matmul", "mm", "mv")  # which take out=
 _FUNCTIONS = (
-    *("_adaptive_avg_pool2d", "_embedding_bag", "_fft_c2c", "_fft_c2r", "_fft_r2c", "as_strided"),
-    *("clone", "convolution", "cumsum", "embedding", "gather", "grid_sampler_2d", "index_add"),
-    *("index_select", "logcumsumexp", "native_batch_norm", "native_group_norm"),
-    *("native_layer_norm", "nonzero", "scatter_add", "sort", "topk"),
+    *("_adaptive_avg_pool2d", "_conj", "_embedding_bag", "_fft_c2c", "_fft_c2r", "_fft_r2c"),
+    *("_linalg_eigh", "_linalg_solve_ex", "abs", "as_strided", "bincount", "clone", "complex"),
+    *("convolution", "cumsum", "embedding", "exp", "flip", "gather", "grid_sampler_2d"),
+    *("index_add", "index_copy", "index_select", "logcumsumexp", "native_batch_norm"),
+    *("native_group_norm", "native_layer_norm", "nonzero", "roll", "scatter_add", "sort", "topk"),
+    *("tril", "triu", "view_as_complex", "view_as_real", "zeros_like"),
 )
 _METHODS = (
-    *("expand.default", "permute.default", "select.int", "squeeze.dim", "t.default"),
-    *("transpose.int", "unsqueeze.default", "view.default"),
+    *("add.Tensor", "div.Tensor", "expand.default", "mul.Tensor", "permute.default", "select.int"),
+    *("squeeze.dim", "sub.Tensor", "t.default", "transpose.int", "unsqueeze.default"),
+    "view.default",
 )
+_LINEAR_ALGEBRA = ("cholesky_ex", "inv_ex", "lu_factor_ex", "qr")
 # aten overload -> the function of the same meaning whose call is cheaper (arguments are not boxed),
 # and whether it takes out=
 _DIRECT: dict[str, tuple[str, bool]] = {
     **{f"aten.{name}.default": (f"torch.{name}", name in _SUMS) for name in _SUMS + _FUNCTIONS},
     **{f"aten.{name}": (f"torch.Tensor.{name.partition('.')[0]}", False) for name in _METHODS},
+    **{f"aten.linalg_{n}.default": (f"torch.linalg.{n}", False) for n in _LINEAR_ALGEBRA},
     "aten.embedding_dense_backward.default": (f"{_SUPPORT}.embedding_gradient", False),
     **{
         f"aten.{name}.default": (f"torch.nn.functional.{name}", False)
