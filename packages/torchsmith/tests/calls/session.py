@@ -129,14 +129,16 @@ def compare(session: Session) -> str | None:
             return None
         if name != label == "backward raises" and (way, mine) == ("create_graph", "written"):
             return None  # which runs again from all that a call was given
-        if name != label == "backward raises" and (label, mine) == want[-1]:
-            return None  # of eager's hooks, some are called before it raises the same
+        if name != label == "backward raises" == want[-1][0]:
+            return None  # some hooks of the program's are called before eager raises
         if name != label:
             return f"{at}: {label} = {mine}, not {name} = {true}"
         if name == "step":
             at = true
         if name == "way":
             way = true
+        if name == "alive" and set(mine) < set(true):
+            continue  # what eager's graph keeps alive in a cycle
         if name == VIEW and true:  # of what eager has made on its way: nobody relies on it
             continue
         if not isinstance(true, torch.Tensor):
