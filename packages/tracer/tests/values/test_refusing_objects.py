@@ -81,6 +81,26 @@ CALLS = [
     lambda: (Bound.method()[-7:], Derived.text()[-9:]),
     lambda: (Derived.own_class(1).count, Derived().instance(1)),
 ]
+
+
+class PythonPartial:
+    def __init__(self, fn, *args):
+        self.fn, self.args = fn, args
+
+    def __call__(self, *args):
+        return self.fn(*self.args, *args)
+
+
+def made_here():
+    class Here:
+        partial = classmethod(functools.partial(caller, 1))
+        python = classmethod(PythonPartial(caller, 1, 2))
+        text = classmethod(repr)
+
+    return Here.partial(2), Here().python(3), Here.text()[-6:]
+
+
+CALLS.append(made_here)
 if sys.version_info < (3, 13):
     CALLS.append(lambda: (Bound.name, Derived().name, Derived.chained()))
 

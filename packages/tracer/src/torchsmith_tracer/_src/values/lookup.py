@@ -140,10 +140,7 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
         return function_value(tx, attr.__func__)
     if isinstance(attr, classmethod):
         func = function_value(tx, attr.__func__)
-        getter = (
-            None if isinstance(func, FunctionValue) else lookup(tx, func.python_type(), "__get__")
-        )
-        if getter is None or sys.version_info >= (3, 13):
+        if not chains(tx, func):
             return BoundMethodValue(func, owner)
         if isinstance(attr.__func__, property):
             return tx.interp.call(function_value(tx, attr.__func__.fget), [owner])
@@ -178,6 +175,12 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
 def call_found(tx: Trace, found: Found, value: Value, name: str, *args: Value) -> Value:
     """Call a method of a value's class that was found under ``name``."""
     return tx.interp.call(bind(tx, found, value, tx.interp.type_of(value), name), args)
+
+
+def chains(tx: Trace, func: Value) -> bool:
+    """Whether a class method asks the ``__get__`` of ``func``; others are called with the class."""
+    plain = isinstance(func, FunctionValue) or sys.version_info >= (3, 13)
+    return not plain and lookup(tx, func.python_type(), "__get__") is not None
 
 
 def _bind_value(tx: Trace, attr: Value, instance: Value | None, owner: Value) -> Value:

@@ -22,6 +22,7 @@ from torchsmith_tracer._src.values.lookup import (
     Found,
     attr_value,
     bind,
+    chains,
     function_value,
     lookup,
     special,
@@ -104,7 +105,7 @@ class Attributes(Part):
             func = attr.parts["__func__"]
             if attr.cls is staticmethod:
                 return func
-            if isinstance(func, FunctionValue):
+            if not chains(self.tx, func):
                 return BoundMethodValue(func, owner)
             return self.bind_descriptor(func, owner, owner)
         if isinstance(attr, BuiltinValue) and isinstance(attr.obj, METHOD_TYPES):
