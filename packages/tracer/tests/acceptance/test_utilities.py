@@ -225,12 +225,13 @@ WHOLE = {
     "exact tensor types": (linked, X),
     "hooks of modules": (lambda x, m: m(x), X, Hooked()),
     "NumPy functions, attributes, methods, operators": (numpy_round_trip, X),
+    "linalg of NumPy": (lambda a: np.linalg.norm(a), np.arange(4.0)),
+    "fft of NumPy": (lambda a: np.fft.fft(a).real.sum(), np.arange(4.0)),
 }  # fmt: skip
 BROKEN = {  # the kinds of breaks first
     "random states": (["torch-state", "torch-state"], random_state, X),
     "script functions": (["opaque-call"], lambda x: SCRIPTED(x) + 1, X),
-    "linalg of NumPy": (["opaque-call"], lambda a: np.linalg.norm(a), np.arange(4.0)),
-    "fft of NumPy": (["opaque-call"], lambda a: np.fft.fft(a).real.sum(), np.arange(4.0)),
+    "inverses of NumPy": (["opaque-call"], lambda a: np.linalg.inv(a + np.eye(4)), np.arange(4.0)),
     "subclass cast": (["opaque-call"], lambda x: x.as_subclass(torch.nn.Parameter).sum(), X),
     "copies": (["opaque-call"], copies, X),
 }
