@@ -43,7 +43,9 @@ def restored():
 
 
 @pytest.mark.parametrize(
-    "made", [handler, Handler(), Handler().method, Handler.plain, wrapped], ids=repr
+    "made",
+    [handler, Handler(), Handler().method, Handler.plain, wrapped],
+    ids=["function", "object", "method", "static method", "wrapper"],
 )
 def test_handlers_of_signals(made):
     assert not is_interruption(caught(made))
