@@ -24,6 +24,7 @@ from torchsmith_fx_backend._src.aot.functional import Base, FunctionalMode, Hidd
 from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute
 from torchsmith_fx_backend._src.aot.masks import MASK_RULES
 from torchsmith_fx_backend._src.aot.overlap import overlaps_itself
+from torchsmith_fx_backend._src.aot.products import hook_product
 from torchsmith_fx_backend._src.aot.views import LAZY, Step
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
@@ -459,24 +460,6 @@ def _laid_out(base: torch.Tensor, grads: Sequence[Any], _: object) -> tuple[Any,
     return (grad.new_empty_strided(base.shape, base.stride()).copy_(grad),)
 
 
-def _as_quotient(
-    function: Any, _saved_self: torch.Tensor, _saved_result: torch.Tensor
-) -> Callable[..., tuple[Any, ...] | None]:
-    """A hook: the gradient of a product as eager lays it out where no factor is zero."""
-    x, result = _saved_self.detach(), _saved_result.detach()
-    dim = getattr(function, "_saved_dim", 0)
-    dim -= (dim >> 63) << 64  # it is shown without its sign
-    inner = result.dim() < x.dim() and hasattr(function, "_saved_dim")
-
-    def hook(grads: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...] | None:
-        if given[0] is None:
-            return None
-        pair = [t.unsqueeze(dim) if inner else t for t in (given[0], result)]
-        return _laid_out(pair[0] * (pair[1] / x), grads, given)
-
-    return hook
-
-
 def _collect_writes(joint: Joint) -> None:
     mutated = []
     places = {node: i for i, node in reversed(list(enumerate(joint.nodes)))}
@@ -686,8 +669,8 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
             if isinstance(tensor, FakeTensor):
                 result.keep(joint, tensor)
                 tensors[name] = tensor
-    if kind.startswith("ProdBackward") and len(tensors) == 2:
-        function.register_hook(_as_quotient(function, **tensors))
+    if kind.startswith(("ProdBackward", "CumprodBackward")) and len(tensors) == 2:
+        hook_product(function, _laid_out, **tensors)
     return result
 
 
