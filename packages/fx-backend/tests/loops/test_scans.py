@@ -4,6 +4,7 @@ import pytest
 import torch
 from loop_reader import read_kernel
 from plans import check, externs, kernels
+from torchsmith_fx_backend._src.codegen.c import kernel_function
 from torchsmith_fx_backend._src.records.kernels import print_kernel
 
 X = torch.arange(3 * 4 * 5, dtype=torch.float32).reshape(3, 4, 5) * 7 % 11 / 4 - 1
@@ -34,6 +35,30 @@ def test_scans(name, dim):
         assert any(kernel.scans for kernel in kernels(plan))
         for kernel in kernels(plan):
             assert read_kernel(print_kernel(kernel)) == kernel
+
+
+DEAR = {
+    "before": lambda x: x.exp().cumsum(-1) + x,
+    "behind": lambda x: x.cumsum(-1).sin(),
+    "on both sides": lambda x: (x.sin().cumsum(-1) * x.cos()).tanh(),
+    "between two": lambda x: x.sin().cumsum(-1).cos().cumsum(-1).tanh(),
+    "of positions": lambda x: (x.sin().cummax(-1)[0].exp(), x.sin().cummax(-1)[1]),
+    "against the order": lambda x: x.exp().flip(-1).cumsum(-1).flip(-1).log(),
+    "several results": lambda x: (x.exp(), x.exp().cumsum(-1), x.cumprod(-1).sin()),
+    "in place": lambda x: (x * 1).exp_().cumsum_(-1).log_(),
+}
+
+
+@pytest.mark.parametrize("shape", [(70,), (3, 129), (2, 3, 64), (4, 7)])
+@pytest.mark.parametrize("name", DEAR)
+def test_what_is_dear_beside_a_scan(name, shape):
+    """It is computed in vectors, a block of points at a time."""
+    size = torch.Size(shape).numel()
+    x = torch.arange(size, dtype=torch.float32).reshape(shape) * 7 % 11 / 40 - 0.1
+    plan = check(DEAR[name], x, tolerance=1e-4)
+    assert any(kernel.scans for kernel in kernels(plan))
+    text = "".join(kernel_function(kernel, "k") for kernel in kernels(plan) if kernel.scans)
+    assert ("#pragma omp simd" in text) == (shape[-1] >= 8)
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cummax", "cummin", "logcumsumexp"])
