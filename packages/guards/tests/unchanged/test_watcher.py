@@ -652,6 +652,10 @@ def test_tensor_facts_that_the_native_code_does_not_compare_are_not_left_to_it()
 # Gradients of known parameters are other objects after each backward pass.
 
 COUNT = 12
+in_a_list = pytest.mark.skipif(
+    sys.version_info >= (3, 13),
+    reason="values in instances have no stamps, and lists no weak references: all is checked",
+)
 
 
 class MarkedTensor(torch.Tensor):
@@ -717,6 +721,7 @@ OF_GRADIENTS = {  # what is done, and whether the guards still hold
 }
 
 
+@in_a_list
 @pytest.mark.parametrize("name", OF_GRADIENTS)
 def test_a_change_of_gradients_is_seen(name):
     holder, (change, holds) = Holder(), OF_GRADIENTS[name]
@@ -727,6 +732,7 @@ def test_a_change_of_gradients_is_seen(name):
     assert check.checker.check(holder) is holds
 
 
+@in_a_list
 def test_a_gradient_that_nothing_in_python_stands_for():
     holder = Holder()
     check = watched_gradients(holder).warm(holder)
