@@ -18,8 +18,11 @@ def hook_product(
     Args:
         lie_as: of a tensor, the gradients and what they are for: the gradients laid out as it.
     """
-    make = _running if type(function).__name__.startswith("Cumprod") else _whole
-    function.register_hook(make(function, lie_as, _saved_self.detach(), _saved_result.detach()))
+    x, result = _saved_self.detach(), _saved_result.detach()
+    if type(function).__name__.startswith("Cumprod"):
+        function.register_hook(_running(_dim(function), x, result))
+    else:
+        function.register_hook(_whole(function, lie_as, x, result))
 
 
 def _dim(function: Any) -> int:
@@ -44,12 +47,9 @@ def _whole(
     return hook
 
 
-def _running(
-    function: Any, lie_as: Callable[..., Any], x: torch.Tensor, result: torch.Tensor
-) -> Hook:
+def _running(dim: int, x: torch.Tensor, result: torch.Tensor) -> Hook:
     """The gradient of ``cumprod`` in a few scans. Where zeros may be, torch computes it factor by
     factor: a graph of as many parts as there are, since only data tell."""
-    dim = _dim(function)
 
     def hook(grads: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...] | None:
         if given[0] is None or grads[0] is None or x.dim() == 0 or x.shape[dim] in (0, 1):
@@ -63,8 +63,8 @@ def _running(
         # At the first zero: the product before it, times all products that begin behind it.
         behind = x.where(between & ~zero, 1).cumprod(dim)
         total = (grad * behind.conj()).where(between, 0).sum(dim, keepdim=True)
-        first = result.narrow(dim, 0, 1) * 0 + 1
-        ahead = torch.cat((first, result.narrow(dim, 0, x.shape[dim] - 1)), dim)
+        one = torch.ones_like(result.narrow(dim, 0, 1))
+        ahead = torch.cat((one, result.narrow(dim, 0, x.shape[dim] - 1)), dim)
         found = quotient.where(before, (ahead.conj() * total).where(between & zero, 0))
         return (found.to(grads[0].dtype),)
 

@@ -5,15 +5,14 @@ Where neighbouring rows are neighbours in memory, vector lanes are rows, as in `
 
 from __future__ import annotations
 
-from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.codegen.c.accumulate import scan
 from torchsmith_fx_backend._src.codegen.c.analysis import Facts, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter, flat_position
 from torchsmith_fx_backend._src.codegen.c.passes import DEAR
+from torchsmith_fx_backend._src.codegen.c.waiting import SHORT, keep, make_room, take
 from torchsmith_fx_backend._src.loops.ir import Compute, Scan, Store
 
 _BLOCK = 64  # rows that are walked side by side, and points of a row whose values wait
-_SHORT = 8  # shorter rows make no vectors
 
 
 def emit_scan(out: Emitter, lane: int | None) -> None:
@@ -70,43 +69,35 @@ def _walk(out: Emitter, full: list[int]) -> None:
     body, (*walked, axis) = kernel.body, facts.reduce_axes
     scans = {p: node.value for p in full if isinstance(node := body[p], Scan)}
     stores = [p for p in full if isinstance(body[p], Store)]
-    scanned = facts.closure(scans)
-    first = min(scans)
-    early = [v for v in dict.fromkeys(scans.values()) if v < first and v in full]
+    early = [v for v in dict.fromkeys(scans.values()) if v < min(scans) and v in full]
     if _cost(facts, facts.closure(early)) < DEAR:
         early = []
     kept = [*early, *scans]
-    late = _cost(facts, facts.closure(stores, stop=scanned)) >= DEAR
+    late = _cost(facts, facts.closure(stores, stop=facts.closure(scans))) >= DEAR
     size = static(kernel.ranges[axis])
-    if not (early or late) or (size is not None and size < _SHORT):
+    if not (early or late) or (size is not None and size < SHORT):
         with out.loops(facts.reduce_axes):
             out.emit(full)
         return
     with out.loops(walked), out.blocks(axis, _BLOCK):
-        for position in kept if late else early:
-            ctype = scalars.value_type(scalars.dtype_of(kernel, position))
-            out.line(f"{ctype} value{position}[{_BLOCK}];")
-        header, place = out.loop_header(axis, "low", "high"), f"[i{axis} - low]"
+        make_room(out, kept if late else early, _BLOCK)
+        header = out.loop_header(axis, "low", "high")
         if early:
             out.simd(axis)
             with out.block(header):
-                _keep(out, early, facts.closure(early), place)
+                out.emit(facts.closure(early))
+                keep(out, early, axis)
         with out.block(header):
-            out.names |= {p: f"value{p}{place}" for p in early}
+            take(out, early, axis)
             if not late:
                 out.emit(facts.closure([*scans, *stores], stop=early))
                 return
-            _keep(out, list(scans), facts.closure(scans, stop=early), place)
+            out.emit(facts.closure(scans, stop=early))
+            keep(out, scans, axis)
         out.simd(axis)
         with out.block(header):
-            out.names |= {p: f"value{p}{place}" for p in kept}
+            take(out, kept, axis)
             out.emit(facts.closure(stores, stop=kept))
-
-
-def _keep(out: Emitter, kept: list[int], computed: list[int], place: str) -> None:
-    out.emit(computed)
-    for position in kept:
-        out.line(f"value{position}{place} = {out.value(position)};")
 
 
 def _cost(facts: Facts, positions: list[int]) -> int:

@@ -7,18 +7,17 @@ vectors of, values are computed in vectors, a block at a time, and then written 
 
 from __future__ import annotations
 
-from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.codegen.c.analysis import Facts, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter
+from torchsmith_fx_backend._src.codegen.c.passes import DEAR
 from torchsmith_fx_backend._src.codegen.c.pointwise import emit_lane
+from torchsmith_fx_backend._src.codegen.c.waiting import SHORT, keep, make_room, take
 from torchsmith_fx_backend._src.loops.index import ONE, coefficient
 from torchsmith_fx_backend._src.loops.ir import Literal, Position, Store
 from torchsmith_fx_backend._src.loops.meeting import meeting_stores, owned_axes
 
 _BLOCK = 128  # points whose values wait to be written
 _CHUNK = 256  # elements of an owned inner axis per task when there is no other owned axis
-_SHORT = 8  # shorter axes make no vectors
-_DEAR = 10  # values that cost more are computed in vectors, at the price of a write and a read
 
 
 def emit_scatter(out: Emitter) -> None:
@@ -54,7 +53,7 @@ def _lane(facts: Facts, owned: list[int]) -> int | None:
     for axis in reversed(owned):
         size = static(kernel.ranges[axis])
         stores = [kernel.body[p] for p in meeting_stores(kernel)]
-        if size is not None and size < _SHORT:
+        if size is not None and size < SHORT:
             continue
         if all(isinstance(n, Store) and coefficient(n.index, axis) == ONE for n in stores):
             return axis
@@ -69,23 +68,19 @@ def _in_blocks(out: Emitter, axis: int) -> None:
     early = [p for p in range(len(kernel.body)) if p not in placed]
     values = {n.value for p in meeting if isinstance(n := kernel.body[p], Store)}
     kept = [v for v in values if v in early and not isinstance(kernel.body[v], Literal)]
-    if sum(facts.cost(p) for p in facts.closure(kept)) < _DEAR:
+    if sum(facts.cost(p) for p in facts.closure(kept)) < DEAR:
         with out.block(out.loop_header(axis)):
             out.emit(range(len(kernel.body)))
         return
     with out.blocks(axis, _BLOCK):
-        for position in kept:
-            ctype = scalars.value_type(scalars.dtype_of(kernel, position))
-            out.line(f"{ctype} value{position}[{_BLOCK}];")
+        make_room(out, kept, _BLOCK)
         out.simd(axis)
         with out.block(out.loop_header(axis, "low", "high")):
             plain = [p for p in early if isinstance(kernel.body[p], Store)]
             out.emit(facts.closure([*kept, *plain]))
-            for position in kept:
-                out.line(f"value{position}[i{axis} - low] = {out.value(position)};")
+            keep(out, kept, axis)
         with out.block(out.loop_header(axis, "low", "high")):
-            for position in kept:
-                out.names[position] = f"value{position}[i{axis} - low]"
+            take(out, kept, axis)
             late = [p for p in placed if isinstance(kernel.body[p], Store)]
             out.emit(facts.closure(late, stop=kept))
 

@@ -23,10 +23,16 @@ _ALONE = """
 _TWO = "add sub mul div pow maximum minimum clamp_min clamp_max lerp addcmul addcdiv".split()
 
 
-_KINDS = [*_ALONE, *(f"{name}%.{k}" for name in _TWO for k in ("Scalar", "ScalarList", "List"))]
+def _overloads(mark: str = "") -> list[str]:
+    """The operators, or those that write, with a mark behind their names."""
+    kinds = ("Scalar", "ScalarList", "List")
+    return [
+        *(f"_foreach_{name}{mark}" for name in _ALONE),
+        *(f"_foreach_{name}{mark}.{kind}" for name in _TWO for kind in kinds),
+    ]
 
 
-@rule(*(f"_foreach_{name.replace('%', '')}" for name in _KINDS))
+@rule(*_overloads())
 def _lists(first: list[torch.Tensor], *others: Any, **named: Any) -> Layouts:
     numbers = [*others, *named.values()]
     lists = [first]
@@ -40,10 +46,7 @@ def _lists(first: list[torch.Tensor], *others: Any, **named: Any) -> Layouts:
     return [_one(x, rest) for x, *rest in zip(*lists, strict=True)]
 
 
-@rule(
-    *(f"_foreach_{name.replace('%', '_') if '%' in name else name + '_'}" for name in _KINDS),
-    effect=Effect.WRITE,
-)
+@rule(*_overloads("_"), effect=Effect.WRITE)
 def _written(first: list[torch.Tensor], *others: Any, **named: Any) -> Layouts:
     written = {x.untyped_storage()._cdata: x for x in first}
     for other in (x for given in others if isinstance(given, (list, tuple)) for x in given):
