@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 from torchsmith_guards import collector
@@ -56,3 +59,45 @@ def test_settling_frees_young_cycles_unless_collections_are_off(enabled: bool) -
         assert gone() is not None, "a pause lasts"
     collector.settle()
     assert (gone() is None) is enabled
+
+
+class InterruptionError(Exception):
+    """What a signal's handler raises."""
+
+
+def interrupted(call: Callable[[], None], at: int) -> bool:
+    """Run ``call`` with an exception in its line number ``at``; whether there are that many."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal lines
+        if event == "line":
+            lines += 1
+            if lines == at:
+                raise InterruptionError
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except InterruptionError:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_no_interruption_leaves_it_off(enabled: bool) -> None:
+    def pauses() -> None:
+        with collector.paused():
+            with collector.paused():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+
+    at = 1
+    while interrupted(pauses, at):
+        at += 1
+        assert gc.isenabled() is enabled
+    assert at > 20
+    pauses()
+    assert gc.isenabled() is enabled

@@ -136,9 +136,49 @@ def test_a_compile_is_interrupted(fn, installed):
             break
         interruptions += ended
         assert_nothing_is_left()
-        at = at * 3 // 2 + 1
-    assert interruptions > 8
+        at = at * 5 // 4 + 1
+    assert interruptions > 20
     torch.testing.assert_close(compiled(x, []), fn(x, []))
+
+
+@pytest.mark.parametrize("installed", ["function", "method"], indirect=True)
+def test_a_compile_without_end_is_interrupted(installed):
+    """At once by a second signal, where the first waits for a better place."""
+    reached = []
+
+    def backend(graph, inputs):
+        with torch.no_grad():
+            signal.raise_signal(signal.SIGUSR1)
+            reached.append(1)
+            signal.raise_signal(signal.SIGUSR1)
+        raise AssertionError("not reached")
+
+    x = torch.arange(8.0).view(2, 4) / 8
+    compiled = torchsmith.compile(inference, backend=backend)
+    for count in (1, 2):
+        with pytest.raises(TimeIsUpError):
+            compiled(x, [])
+        assert len(reached) == count
+        assert_nothing_is_left()
+
+
+def test_what_was_interrupted_is_compiled_again(installed):
+    calls = []
+
+    def backend(graph, inputs):
+        calls.append(1)
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGUSR1)
+        return graph.forward
+
+    x, log = torch.arange(8.0).view(2, 4) / 8, []
+    compiled = torchsmith.compile(inference, backend=backend)
+    with pytest.raises(TimeIsUpError):
+        compiled(x, log)
+    assert not log
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, log), inference(x, []))
+    assert log == [0, 1]
 
 
 def test_a_program_deals_with_its_own(installed):

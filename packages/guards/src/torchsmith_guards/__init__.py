@@ -22,7 +22,7 @@ from torchsmith_guards._src.guards.helpers import fetch
 from torchsmith_guards._src.guards.shape_relation import ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec, stride_dependents
 from torchsmith_guards._src.guards.tree import estimated_ns
-from torchsmith_guards._src.interruptions import is_interruption
+from torchsmith_guards._src.interruptions import deferred, deliver, is_interruption
 from torchsmith_guards._src.shapes.env import ShapeEnv, ShapeGuard
 from torchsmith_guards._src.shapes.math_functions import SYMBOLIC_MATH, limits_of
 from torchsmith_guards._src.shapes.nodes import (
@@ -122,6 +122,8 @@ __all__ = [
     "class_mro",
     "collector",
     "contiguous_strides",
+    "deferred",
+    "deliver",
     "estimated_ns",
     "expectation",
     "expr_of",

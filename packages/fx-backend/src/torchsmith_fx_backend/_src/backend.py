@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torchsmith_guards import collector
+from torchsmith_guards import collector, deferred
 from torchsmith_guards.records import new_graph, note_compiled, recorder
 
 from torchsmith_fx_backend._src import cached, inference_mode, modes, settings
@@ -228,6 +228,7 @@ smith.written_before = written_before  # type: ignore[attr-defined]
 smith.option_names = (*(f.name for f in fields(Settings)), "mode")  # type: ignore[attr-defined]
 
 
+@deferred()
 @collector.paused()
 def compile_graph(
     gm: fx.GraphModule,

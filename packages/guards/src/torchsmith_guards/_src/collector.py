@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import methodcaller
+
+
+class _Pause:
+    """What each compile within one pause holds."""
+
+    __slots__ = ("__weakref__", "end")
+
+    def __init__(self) -> None:
+        self.end = _End(self, methodcaller("resume"))
+
+
+class _End(weakref.ref[_Pause]):
+    """Looks at a pause. Called back at its end, which happens in no line of Python code, so that
+    no exception of a signal's handler can come between."""
+
+    resume = staticmethod(gc.enable)
 
 
 class Collector:
@@ -15,40 +32,43 @@ class Collector:
     a joint graph, and more than linear."""
 
     def __init__(self) -> None:
-        self._compiles = 0
-        self._enabled = False
-        self._lock = threading.Lock()
+        self._end: _End | None = None
         os.register_at_fork(after_in_child=self._forked)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """No automatic collections inside."""
-        with self._lock:
-            if not self._compiles:
-                self._enabled = gc.isenabled()
-                gc.disable()
-            self._compiles += 1
+        pause = self._join()
         try:
             yield
         finally:
-            with self._lock:
-                # A child forked inside has none of its parent's compiles.
-                self._compiles = max(self._compiles - 1, 0)
-                if not self._compiles and self._enabled:
-                    gc.enable()
+            del pause
 
     def settle(self) -> None:
         """At the end of a compile: the pass over young objects, which is due by now. It frees what
         a compile leaves in cycles, most of what it makes, and what stays is old from now on; left
         alone, that pass falls into one of the compiled program's next calls."""
-        if not self._compiles and gc.isenabled():
+        if self._current() is None and gc.isenabled():
             gc.collect(1)
 
+    def _current(self) -> _Pause | None:
+        return None if self._end is None else self._end()
+
+    def _join(self) -> _Pause | None:
+        """The present pause, or a new one; none where collections are off anyway. Two threads that
+        begin at once have one each, and the first to end resumes them: early, but not too late."""
+        pause = self._current()
+        if pause is None and gc.isenabled():
+            pause = _Pause()
+            self._end = pause.end
+            gc.disable()
+        return pause
+
     def _forked(self) -> None:
-        self._lock = threading.Lock()
-        if self._compiles and self._enabled:
+        """A child has none of its parent's compiles."""
+        if self._current() is not None:
             gc.enable()
-        self._compiles = 0
+        self._end = None
 
 
 collector = Collector()

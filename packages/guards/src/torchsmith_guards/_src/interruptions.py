@@ -1,9 +1,103 @@
-"""Exceptions that say nothing of the code that they come up in."""
+"""Exceptions that say nothing of the code that they come up in: what handlers of signals raise."""
 
 from __future__ import annotations
 
+import _thread
 import inspect
 import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_PATIENCE = 5.0  # seconds that a signal waits for a place where it does no harm
+
+_Handler = Callable[[int, FrameType | None], object]
+
+
+class _Deferral:
+    """Signals that arrive during a compile, which wait for ``deliver``. Python would call their
+    handlers between any two instructions, and what they raise would come out of the middle of a
+    context that torch is entering, a finalizer, or C++ that cannot pass it on."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, _Handler] = {}
+        self.waiting: dict[int, threading.Timer] = {}
+        self.over = False
+
+    def begin(self) -> None:
+        """Take the place of the handlers that are Python's."""
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if callable(handler):
+                before = getattr(handler, "__self__", None)
+                known = before.handlers[number] if type(before) is _Deferral else handler
+                self.handlers[number] = known
+                signal.signal(number, self.note)
+
+    def end(self) -> None:
+        """Put them back. Where one that is back raises, the others are still called from here."""
+        self.over = True
+        for number, handler in self.handlers.items():
+            if signal.getsignal(number) == self.note:
+                signal.signal(number, handler)
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """A signal arrives. It waits, but not where one like it does already."""
+        if self.over or number in self.waiting:
+            if reminder := self.waiting.pop(number, None):
+                reminder.cancel()
+            self.handlers[number](number, frame)
+            return
+        reminder = threading.Timer(_PATIENCE, _thread.interrupt_main, (number,))
+        reminder.daemon = True
+        self.waiting[number] = reminder
+        try:
+            reminder.start()
+        except RuntimeError:  # no thread can be started
+            self.note(number, frame)
+
+    def deliver(self) -> None:
+        """Call the handlers of what waits."""
+        while self.waiting and threading.current_thread() is threading.main_thread():
+            number = next(iter(self.waiting))
+            self.waiting.pop(number).cancel()
+            self.handlers[number](number, sys._getframe())
+
+
+_current: _Deferral | None = None
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Around a compile: handlers of signals are called where ``deliver`` is, and at the end."""
+    global _current
+    if _current is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    found = _Deferral()
+    try:
+        _current = found
+        found.begin()
+        yield
+    finally:
+        _current = None
+        try:
+            found.end()
+        finally:
+            found.deliver()
+
+
+def deliver() -> None:
+    """A place within a compile where an exception leaves nothing half done: call the handlers of
+    the signals that have arrived.
+
+    Raises:
+        BaseException: what a handler raises.
+    """
+    if _current is not None and _current.waiting:
+        _current.deliver()
 
 
 def is_interruption(error: BaseException, *callees: object) -> bool:
@@ -12,7 +106,7 @@ def is_interruption(error: BaseException, *callees: object) -> bool:
     place = error.__traceback__ and error.__traceback__.tb_next
     if place is None or not isinstance(error, Exception):
         return not isinstance(error, Exception)
-    callees = (*map(signal.getsignal, signal.valid_signals()), *callees)
+    callees = (_Deferral.deliver, *map(signal.getsignal, signal.valid_signals()), *callees)
     found = [inspect.unwrap(getattr(f, "__func__", f)) for f in callees if callable(f)]
     codes = [getattr(f, "__code__", None) or _code_of_call(f) for f in found]
     while place is not None and place.tb_frame.f_code not in codes:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torchsmith_guards import collector
+from torchsmith_guards import collector, deferred
 
 from torchsmith_fx_backend._src.aot.frame import apart, differs
 from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent, items
@@ -271,6 +271,7 @@ class Training:
             collector.settle()
         return known
 
+    @deferred()
     @collector.paused()
     def _backward_for(self, key: Key) -> tuple[Any, tuple[int, ...]]:
         """The half for these tangents; for such as lie as results do where it takes what is for

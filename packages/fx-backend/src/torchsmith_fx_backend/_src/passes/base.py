@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torchsmith_guards import is_interruption, same_sizes
+from torchsmith_guards import deliver, is_interruption, same_sizes
 
 from torchsmith_fx_backend._src.capture.ops import Effect, op_info
 from torchsmith_fx_backend._src.capture.recorder import values_of
@@ -67,6 +67,7 @@ def run_passes(graph: fx.Graph, passes: Iterable[Pass], *, check: bool = False) 
         StageError: a pass failed, or with ``check`` left a graph that is not functional.
     """
     for each in passes:
+        deliver()
         try:
             each.run(graph)
         except Exception as error:

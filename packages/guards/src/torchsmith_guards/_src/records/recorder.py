@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from torch.profiler import record_function
 
-from torchsmith_guards._src.interruptions import is_interruption
+from torchsmith_guards._src.interruptions import deliver, is_interruption
 from torchsmith_guards._src.records import debug_folder, trace_file
 from torchsmith_guards._src.records.metrics import Metrics
 from torchsmith_guards._src.records.rows import FrameRecord, GraphRecord, Phase, Record
@@ -128,6 +128,7 @@ class Recorder:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time of a stage, also where it raises."""
+        deliver()
         opened = self._open
         opened.depth += 1
         begin = time.perf_counter()

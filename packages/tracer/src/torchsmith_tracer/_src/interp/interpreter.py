@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchsmith_guards import deliver
+
 from torchsmith_tracer._src.breaks.signals import (
     BreakAt,
     InternalError,
@@ -83,6 +85,7 @@ class Interpreter:
     # --- the loop ----------------------------------------------------------------------------
     def execute(self, frame: Frame) -> int:
         """Run until the frame returns or yields: ``RETURN`` or ``YIELD``; ``frame.result``."""
+        deliver()
         tx = self.tx
         info = frame.info
         if not info.bound:
@@ -127,6 +130,8 @@ class Interpreter:
                         if jump is None:
                             ip += 1
                         elif jump >= 0:
+                            if jump < ip:
+                                deliver()
                             ip = jump
                         else:
                             frame.ip = ip + 1

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torchsmith_guards import Checker, GuardSet, collector
+from torchsmith_guards import Checker, GuardSet, collector, deferred
 from torchsmith_guards.records import FrameRecord, RecompileReason, recorder
 
 from torchsmith_tracer._src.breaks.report import FrameReport, Place, Recompile
@@ -324,6 +324,7 @@ class CodeRecord:
                 return entry
         return None
 
+    @deferred()
     def _compile(
         self, fn: types.FunctionType, flat: tuple[object, ...], args: tuple[object, ...]
     ) -> Entry | None:
