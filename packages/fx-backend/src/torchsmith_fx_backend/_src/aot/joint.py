@@ -391,9 +391,10 @@ def trace_joint(
         _lay_out_as_bases(mode)
     _collect_writes(joint)
     with trace.fake_mode, below_autograd(), torch.no_grad():
-        joint.results = tuple(_Collector(joint, mode).run(flat))
+        collector = _Collector(joint, mode)
+        joint.results = tuple(collector.run(flat))
     with trace.fake_mode, mode:
-        _find_saved(joint)
+        _find_saved(joint, collector.made)
     if joint.differentiable:
         # A later backward pass, for other tangents, may ask for sizes that the first does not.
         joint.outputs += [n for n in trace.recorder.symbols.known() if n not in joint.outputs]
@@ -506,6 +507,7 @@ class _Collector:
         self.joint = joint
         self.mode = mode
         self.fresh: dict[int, int] = {}  # base -> position among the outputs
+        self.made: set[int] = set()  # results that are views taken without gradients, and leaves
         tensors = (value.tensor for value in mode.values.values())
         self.hooked = {t.grad_fn for t in tensors if t._backward_hooks and not t.is_leaf}
 
@@ -537,15 +539,17 @@ class _Collector:
             kind, index, owner = "fresh", self._fresh(base, root, leaf.requires_grad), root
         if leaf.requires_grad and not owner.requires_grad:
             raise UnsupportedError(what="a view that requires a gradient where its base does not")
+        detached = any(step.target is aten.detach.default for step in value.steps)
         if leaf.requires_grad and leaf.is_leaf and leaf is not owner:
-            raise UnsupportedError(what="a leaf that the graph makes")
+            if detached:
+                raise UnsupportedError(what="a leaf that the graph makes")
+            self.made.add(id(leaf))
         if leaf.requires_grad and _through_function(leaf, owner, self.hooked):
             raise UnsupportedError(what="a view with a hook, or that an autograd function gave")
         if any(step.target in LAZY for step in value.steps):
             raise UnsupportedError(what="a lazily conjugated result of a differentiated graph")
         steps = tuple(replace(step, args=self._slots(step.args)) for step in value.steps)
-        detached = any(step.target is aten.detach.default for step in steps)
-        hidden = owner.requires_grad and not leaf.requires_grad and not detached
+        hidden = owner.requires_grad and leaf.is_leaf and leaf is not owner and not detached
         views = kind == "input" and steps and leaf.requires_grad and not base.generation
         turn = leaf.grad_fn._sequence_nr() if views and leaf.grad_fn is not None else None
         return Result(kind, index, steps, hidden, turn)
@@ -575,14 +579,14 @@ class _Collector:
         return position
 
 
-def _find_saved(joint: Joint) -> None:
+def _find_saved(joint: Joint, made: Collection[int]) -> None:
     """What eager autograd keeps for the backward pass, read from its nodes."""
     kept: dict[fx.Node, bool] = {}
     known: dict[Any, _Saving | None] = {}  # by autograd node
     new = {joint._roots[position].grad_fn: position for _, position, _ in joint.rewritten}
     leaves = {id(leaf): i for i, leaf in zip(joint.wanted, joint._leaves)}
-    made: list[tuple[int, Any]] = [*joint._roots.items()]  # first those that eager takes last
-    for position, root in sorted(made, key=lambda pair: pair[1].grad_fn._sequence_nr()):
+    roots: list[tuple[int, Any]] = [*joint._roots.items()]  # first those that eager takes last
+    for position, root in sorted(roots, key=lambda pair: pair[1].grad_fn._sequence_nr()):
         waiting: list[Any] = [root.grad_fn]
         seen = set(waiting)
         while waiting:
@@ -609,8 +613,10 @@ def _find_saved(joint: Joint) -> None:
             numbers = (f._sequence_nr() for f in seen if type(f).__name__ != _PLACE)
             joint.first[position] = min(numbers, default=0)
             joint.reads[position] = frozenset(node for each in found for node in each.kept)
-            ends = (f.variable for f in seen if type(f).__name__ == "AccumulateGrad")
-            joint._reached[position] = frozenset(leaves[id(x)] for x in ends if id(x) in leaves)
+            ends = {id(f.variable) for f in seen if type(f).__name__ == "AccumulateGrad"}
+            if not ends.isdisjoint(made):
+                raise UnsupportedError(what="a leaf that the graph makes")
+            joint._reached[position] = frozenset(leaves[x] for x in ends if x in leaves)
     for each in known.values():
         for node, itself in {} if each is None else each.kept.items():
             kept[node] = kept.get(node, False) or itself
