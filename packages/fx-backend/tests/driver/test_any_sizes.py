@@ -54,7 +54,7 @@ def test_one_variant_for_all_sizes(fn):
             torch.testing.assert_close(compiled(*mine), fn(*theirs))
             torch.testing.assert_close(mine, theirs)
     (graph,) = made
-    assert isinstance(graph, AnySizes) and graph.count == 1
+    assert isinstance(graph, AnySizes) and len(graph._variants) == 1
     assert "kernel_0(" in graph.source
 
 
@@ -64,7 +64,7 @@ def test_sizes_outside_are_a_variant_of_their_own():
         for size in (*SIZES, (1, 4), (4, 1), (1, 1), (7, 7)):
             x, y = torch.randn(size), torch.randn(size)
             torch.testing.assert_close(compiled(x, y), branch(x, y))
-    assert all(graph.count <= 4 for graph in made if isinstance(graph, AnySizes))
+    assert all(len(graph._variants) <= 4 for graph in made if isinstance(graph, AnySizes))
 
 
 def test_numbers_are_symbols_too():
@@ -99,7 +99,7 @@ def test_variants_are_bounded(monkeypatch):
         for n in (4, 1, 5, 0, 9):
             x, y = torch.randn(n, 6), torch.randn(n, 6)
             torch.testing.assert_close(graph(*given(x, y)), gm(*given(x, y)))
-    assert graph.count == 2
+    assert len(graph._variants) == 2
 
 
 @pytest.mark.parametrize(
@@ -114,4 +114,4 @@ def test_strides_of_slices_may_vary(cut):
             x = torch.randn(rows, columns)[:, :kept]
             assert compiled(x)[1] == x.stride(0)
             torch.testing.assert_close(compiled(x)[0], x * 2 + x.sum(1, keepdim=True))
-    assert [graph.count for graph in made] == [1]
+    assert [len(graph._variants) for graph in made] == [1]

@@ -29,10 +29,13 @@ def program(x):
 
 def test_reduce_overhead_on_a_cpu_says_that_nothing_is_recorded():
     x = torch.ones(3)
+    recorder.clear()
     with pytest.warns(ModeWarning, match="an input is on device 'cpu'") as said, torch.no_grad():
-        for _ in range(2):
+        for number in (1, 2):
             compiled = smith(fx.symbolic_trace(program), [x], mode="reduce-overhead")
-            torch.testing.assert_close(compiled(x), program(x))
+            for _ in range(2):
+                torch.testing.assert_close(compiled(x), program(x))
+            assert recorder.metrics().counter("recordings", "skipped") == number
     assert len(said) == 1
 
 

@@ -16,11 +16,11 @@ import torchsmith_guards as guards
 from torch import fx
 
 from torchsmith_fx_backend._src.captured import example_of, is_foreign
+from torchsmith_fx_backend._src.nested import Around, Compile
 
 log = logging.getLogger("torchsmith.backend")
 
 MAX_VARIANTS = 8
-Compile = Callable[[fx.GraphModule, Sequence[object]], Any]
 _Check = Callable[[Sequence[Any]], bool]
 
 
@@ -31,15 +31,9 @@ def has_foreign_symbols(gm: fx.GraphModule, inputs: Sequence[object]) -> bool:
     )
 
 
-class AnySizes:
-    """A graph of foreign symbols, as a callable of the graph's inputs.
-
-    Attributes:
-        source: text of the first variant's wrapper.
-        kernels: name and source text of its kernels.
-        notes: what else is to be told of it.
-        written: tensors of ``gm`` itself that it writes.
-    """
+class AnySizes(Around):
+    """A graph of foreign symbols, as a callable of the graph's inputs; it tells what the first
+    variant tells."""
 
     def __init__(self, gm: fx.GraphModule, inputs: Sequence[object], build: Compile) -> None:
         """Compile the first variant.
@@ -58,11 +52,9 @@ class AnySizes:
         examples = [example_of(node, x) for node, x in zip(_placeholders(gm), inputs)]
         self._dynamic = [_symbolic(example) for example in examples]
         self._variants: list[tuple[_Check, Callable[..., Any]]] = []
-        first = self._variant([_number(x) for x in inputs])
-        self.source: str = first.source
-        self.kernels: tuple[tuple[str, str], ...] = first.kernels
-        self.notes: Callable[[], list[str]] = first.notes
-        self.written: tuple[torch.Tensor, ...] = first.written
+        symbols = (torch.SymInt, torch.SymFloat)  # of the other library
+        hinted: list[Any] = [x.node.hint if isinstance(x, symbols) else x for x in inputs]
+        self.compiled = self._variant(hinted)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the variant that takes these sizes."""
@@ -73,11 +65,6 @@ class AnySizes:
             log.info("%d variants do not take these sizes: running as captured", MAX_VARIANTS)
             return self._gm.forward(*inputs)
         return self._variant(inputs)(*inputs)
-
-    @property
-    def count(self) -> int:
-        """How many variants there are."""
-        return len(self._variants)
 
     def _variant(self, inputs: Sequence[Any]) -> Any:
         env = guards.ShapeEnv()
@@ -126,13 +113,6 @@ def _symbolic(example: object) -> dict[str, set[int]]:
         layout = {"size": example.size(), "stride": example.stride()}
         return {k: {d for d, n in enumerate(v) if type(n) is not int} for k, v in layout.items()}
     return {"": set()} if is_foreign(example) else {}
-
-
-def _number(value: Any) -> Any:
-    """The number that a foreign symbol stands for in the first call."""
-    if isinstance(value, torch.SymInt | torch.SymFloat):
-        return value.node.hint
-    return value
 
 
 def _without_examples(gm: fx.GraphModule) -> fx.GraphModule:

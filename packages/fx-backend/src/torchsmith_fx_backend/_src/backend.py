@@ -11,7 +11,7 @@ import functools
 import importlib
 import logging
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from types import ModuleType
@@ -28,6 +28,7 @@ from torchsmith_fx_backend._src.aot.frame import Frame, ambient_guard
 from torchsmith_fx_backend._src.captured import attributes_read, named_tensors
 from torchsmith_fx_backend._src.freezing import Frozen
 from torchsmith_fx_backend._src.native_nodes import alike, cut, failing_node, has_native_nodes
+from torchsmith_fx_backend._src.nested import Nested, is_nested
 from torchsmith_fx_backend._src.page.parts import notes, schedules
 from torchsmith_fx_backend._src.records import logs
 from torchsmith_fx_backend._src.records.graphs import tell_eager, tell_restart
@@ -117,13 +118,17 @@ def _smith(
 ) -> Callable[..., Any]:
     """``smith``; ``cuts`` is how often parts of the graph may be cut at what is not compiled, and
     ``blamed`` what it was cut at: a call of one of these is likely to be one of many."""
+    if is_nested(gm, example_inputs):
+        return Nested(
+            gm, example_inputs, lambda gm, inputs: _smith(gm, inputs, mode, named, cuts, blamed)
+        )
     mode_too = named.pop("mode", None)
     chosen = settings.current().with_options(**named)
     if chosen.disable:
         stages().switches.check(chosen.disable)
     wanted = [modes.check(asked) for asked in (mode, mode_too)]
-    recorded = next((name for name in wanted if modes.records(name)), None)
-    if chosen.tuning_seconds is None and any(map(modes.measures, wanted)):
+    recorded = next((name for name in wanted if name in modes.RECORDING), None)
+    if chosen.tuning_seconds is None and not set(wanted).isdisjoint(modes.MEASURING):
         chosen = chosen.with_options(tuning_seconds=modes.TUNING_SECONDS)
     switched = inference_mode.switches(gm)
     whole = inference_mode.inside(gm) if switched else None
@@ -134,15 +139,16 @@ def _smith(
     gradients = torch.is_grad_enabled() or any(
         node.target is set_grad_enabled and node.args[0] for node in gm.graph.nodes
     )
+    results = (node.meta.get("example_value") for node in gm.graph.nodes)  # as the tracer says
     training = gradients and any(
         isinstance(x, torch.Tensor) and x.requires_grad
-        for x in (*example_inputs, *attributes_read(gm), *_results(gm.graph.nodes))
+        for x in (*example_inputs, *attributes_read(gm), *results)
     )
     if training and chosen.freezing:
         raise FreezingError
     if training and chosen.training == "eager":
         if recorded is not None:
-            modes.not_recorded(recorded, "it runs operator by operator")
+            modes.skip(recorded, "it runs operator by operator")
         return _eagerly(
             gm,
             "graphs whose inputs require gradients run operator by operator, as "
@@ -154,6 +160,8 @@ def _smith(
         targets = blamed.union([] if apart is None else [apart.target])
         return _smith(part, inputs, mode, both, cuts - (apart is not None), targets)
 
+    if not any(node.op.startswith("call") for node in gm.graph.nodes):
+        return _eagerly(gm, "a graph without operators runs as it is").forward
     apart = None
     if switched or has_native_nodes(gm):
         around = cut(gm, example_inputs, compile_part)
@@ -162,21 +170,17 @@ def _smith(
         return around
     try:
         if training and _is_lone(gm, example_inputs):
-            return _eagerly(
-                gm, "one operator, run by eager's kernel, with eager's gradient"
-            ).forward
+            return _eagerly(gm, "one operator: eager's kernel with eager's gradient").forward
         if training:
             expect(example_inputs)  # before the stages are imported
-            trained: Callable[..., Any] = stages().compile_training(
+            return stages().compile_training(  # type: ignore[no-any-return]
                 gm, example_inputs, chosen, recorded=recorded
             )
-            return trained
         make = functools.partial(compile_graph, chosen=chosen, recorded=recorded)
 
         def compiled(gm: fx.GraphModule, inputs: Sequence[object]) -> Any:
-            return (
-                AnySizes(gm, inputs, make) if has_foreign_symbols(gm, inputs) else make(gm, inputs)
-            )
+            foreign = has_foreign_symbols(gm, inputs)
+            return AnySizes(gm, inputs, make) if foreign else make(gm, inputs)
 
         if chosen.freezing:
             return Frozen(gm, example_inputs, compiled)
@@ -249,6 +253,9 @@ def compile_graph(
         UnsupportedError: the graph has a part that has no functional form here.
         StageError: a stage failed.
     """
+    if is_nested(gm, example_inputs):
+        build = functools.partial(compile_graph, chosen=chosen, recorded=recorded)
+        return Nested(gm, example_inputs, build)
     chosen = settings.current() if chosen is None else chosen
     # What is printed comes from the stages, so they run when somebody wants to see it.
     key = cached.key_of(gm, example_inputs, chosen)
@@ -296,7 +303,7 @@ def _recording(
     if mode is None or not built.built:
         return built
     if frame.obstacle:
-        modes.not_recorded(mode, frame.obstacle)
+        modes.skip(mode, frame.obstacle)
         return built
     attributes = [known[path] for _, path in frame.attributes]
     return Recordings(
@@ -305,13 +312,8 @@ def _recording(
         written=frame.mutated,
         attributes=attributes,
         static=frame.static,
-        say=functools.partial(modes.not_recorded, mode),
+        say=functools.partial(modes.skip, mode),
     )
-
-
-def _results(nodes: Iterable[fx.Node]) -> Iterator[object]:
-    """What the tracer says that nodes give."""
-    return (node.meta.get("example_value") for node in nodes)
 
 
 @functools.cache

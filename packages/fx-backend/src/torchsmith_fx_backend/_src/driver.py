@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 from torchsmith_guards import collector, deferred, is_interruption
-from torchsmith_guards.records import GraphRecord, new_graph, note_compiled, recorder
+from torchsmith_guards.records import new_graph, note_compiled, recorder
 
 from torchsmith_fx_backend._src import cached, graph_key, modes, settings, switches
 from torchsmith_fx_backend._src.aot.frame import Frame, ambient_guard
@@ -155,7 +155,7 @@ def compile_training(
     recordings = None
     if recorded is not None:
         device = ordinal((*example_inputs, *attributes_read(gm)))
-        say = functools.partial(modes.not_recorded, recorded)
+        say = functools.partial(modes.skip, recorded)
         recordings = RecordedHalves(CudaRecorder(device, private=True), say)
     owner = recorder.current_graph()
     if owner is not None:
@@ -164,7 +164,9 @@ def compile_training(
     def compile_recorded(module: fx.GraphModule) -> object:
         if not is_boxed(module.graph):
             return compile_half(module)
-        with recorder.graph(_new_backward(module, owner)) as told:
+        of = "" if owner is None else owner.compile_id  # the frame of the forward half
+        backward = new_graph(module, "smith", kind="backward", compile_id=of)
+        with recorder.graph(backward) as told:
             built = compile_half(module)
             note_compiled(told, built)
         return built
@@ -229,12 +231,6 @@ def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> objec
     if sizes.assumed() == []:
         cached.save_half(key, built, gm)
     return built
-
-
-def _new_backward(module: fx.GraphModule, owner: GraphRecord | None) -> GraphRecord:
-    """The record of a backward half, which belongs to the frame of the forward half."""
-    compile_id = "" if owner is None else owner.compile_id
-    return new_graph(module, "smith", kind="backward", compile_id=compile_id)
 
 
 class _Uncompiled:

@@ -18,22 +18,17 @@ from torch import fx
 
 from torchsmith_fx_backend._src.capture.torch_private import FakeTensor
 from torchsmith_fx_backend._src.captured import named_tensors
+from torchsmith_fx_backend._src.nested import Around, Compile
 
 log = logging.getLogger("torchsmith.backend")
 
 MAX_VARIANTS = 32  # modules of one class may share a graph, and each has weights of its own
 MAX_REFROZEN = 8
-Compile = Callable[[fx.GraphModule, Sequence[object]], Any]
 
 
-class Frozen:
-    """A graph with constants, as a callable of all of the graph's inputs.
-
-    Attributes:
-        source: text of the first variant's wrapper.
-        kernels: name and source text of its kernels.
-        notes: what else is to be told of it.
-    """
+class Frozen(Around):
+    """A graph with constants, as a callable of all of the graph's inputs; it tells what the first
+    variant tells."""
 
     def __init__(self, gm: fx.GraphModule, inputs: Sequence[object], build: Compile) -> None:
         """Compile the first variant.
@@ -52,15 +47,7 @@ class Frozen:
         self._variants: list[_Variant] = []
         self._thawed: Callable[..., Any] | None = None
         self._refrozen = 0
-        first = self._freeze(inputs)
-        self.source: str = first.source
-        self.kernels: tuple[tuple[str, str], ...] = first.kernels
-        self.notes: Callable[[], list[str]] = first.notes
-
-    @property
-    def count(self) -> int:
-        """How many variants there are."""
-        return len(self._variants)
+        self.compiled = self._freeze(inputs)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the variant of these constants."""

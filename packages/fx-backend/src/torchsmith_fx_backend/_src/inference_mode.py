@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.nested import Around
+
 
 def switches(gm: fx.GraphModule) -> bool:
     """Whether ``gm`` changes the mode, given the mode that is on now."""
@@ -23,16 +25,11 @@ def inside(gm: fx.GraphModule) -> tuple[bool, fx.GraphModule] | None:
     if not _enters(first) or last.args != (first,) or len(first.users) != 1:
         return None
     graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            graph.output(fx.map_arg(node.args[0], copies.__getitem__))
-        elif node is not first and node is not last:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(graph.graph_copy(gm.graph, {first: first, last: last}))
     return bool(first.args[0]), fx.GraphModule(gm, graph)
 
 
-class InMode:
+class InMode(Around):
     """A compiled graph that runs with inference mode ``on`` or off."""
 
     def __init__(self, on: bool, compiled: Callable[..., Any]) -> None:
@@ -41,9 +38,6 @@ class InMode:
     def __call__(self, *inputs: object) -> Any:
         with torch.inference_mode(self.on):
             return self.compiled(*inputs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.compiled, name)
 
 
 def _enters(node: fx.Node) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import warnings
 
+from torchsmith_guards.records import recorder
+
 from torchsmith_fx_backend.errors import ModeError, ModeWarning
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_RECORDING = ("reduce-overhead", "max-autotune")
-_MEASURING = ("max-autotune", "max-autotune-no-cudagraphs")
+RECORDING = ("reduce-overhead", "max-autotune")  # calls are recorded and replayed
+MEASURING = ("max-autotune", "max-autotune-no-cudagraphs")  # forms of kernels are measured
 TUNING_SECONDS = 60.0  # of a graph, in the modes that measure
 
 
@@ -26,18 +28,14 @@ def check(mode: object) -> str:
     return mode
 
 
-def records(mode: str) -> bool:
-    """Whether calls are to be recorded and replayed."""
-    return mode in _RECORDING
-
-
-def measures(mode: str) -> bool:
-    """Whether forms of kernels are to be measured."""
-    return mode in _MEASURING
+def skip(mode: str, reason: str) -> None:
+    """Count a graph that is not recorded, and say why."""
+    recorder.count("recordings", "skipped")
+    not_recorded(mode, reason)
 
 
 @functools.cache
 def not_recorded(mode: str, reason: str) -> None:
     """Say, once per reason, that a graph runs as in mode ``default``."""
     text = f"a graph is not recorded, its kernels are launched one by one: {reason}"
-    warnings.warn(f"[{ModeWarning.code}] mode={mode!r}: {text}.", ModeWarning, stacklevel=3)
+    warnings.warn(f"[{ModeWarning.code}] mode={mode!r}: {text}.", ModeWarning, stacklevel=4)

@@ -24,6 +24,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     is_setting,
     is_wrapper,
 )
+from torchsmith_fx_backend._src.nested import Compile
 
 # What tracers call in graphs for backends that have ``native_nodes``.
 _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad"))
@@ -33,8 +34,6 @@ _CONTROL = frozenset(("cond", "while_loop"))
 _MODE = re.compile("(_cuda)?_set_.*|_(enter|exit)_(autocast|inference_mode)")
 
 _EXAMPLES = ("example_value", "val")
-
-Compile = Callable[[fx.GraphModule, Sequence[object]], Callable[..., Any]]
 
 
 def has_native_nodes(gm: fx.GraphModule) -> bool:

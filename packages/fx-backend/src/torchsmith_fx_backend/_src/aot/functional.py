@@ -252,7 +252,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return self._lift(args[0])
         match info.effect:
             case Effect.NONE:
-                return self._record(func, info, args, kwargs)
+                return self._record(func, args, kwargs)
             case Effect.VIEW:
                 return self._record_view(func, info, args, kwargs)
             case Effect.WRITE:
@@ -409,9 +409,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 
     # The four effects.
 
-    def _record(
-        self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def _record(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call = self._prepare(args, kwargs)
         result = self.evaluate(func, call.args, call.kwargs)
         value = result
@@ -714,9 +712,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
                 device=tensor.device,
                 pin_memory=False,
             )
-        return self._record(
-            aten.lift_fresh_copy.default, op_info(aten.lift_fresh_copy.default), (tensor,), {}
-        )
+        return self._record(aten.lift_fresh_copy.default, (tensor,), {})
 
     # The end of the graph.
 

@@ -224,7 +224,7 @@ class _Run:
             elif node.op == "get_attr":
                 env[node] = self._attribute(str(node.target))
             elif node.op == "output":
-                return fx.node.map_arg(node.args[0], env.__getitem__)
+                return _plain(fx.node.map_arg(node.args[0], env.__getitem__))
             else:
                 self.recorder.follow(node)
                 args = fx.node.map_arg(node.args, env.__getitem__)
@@ -263,6 +263,15 @@ class _Run:
         if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
             return self.mode.adopt(value)
         return value
+
+
+def _plain(value: Any) -> Any:
+    """A result in the containers that the graph's code makes, which its nodes have immutable."""
+    if isinstance(value, fx.immutable_collections.immutable_dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, fx.immutable_collections.immutable_list):
+        return [_plain(item) for item in value]
+    return tuple(map(_plain, value)) if type(value) is tuple else value
 
 
 def _examples(program: object, inputs: Sequence[object]) -> tuple[list[str], list[object]]:

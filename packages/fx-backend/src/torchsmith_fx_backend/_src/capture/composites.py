@@ -17,8 +17,10 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     OpOverload,
     has_mkldnn,
     python_definition,
+    pytree,
     run_composite_kernel,
 )
+from torchsmith_fx_backend._src.captured import is_symbolic
 
 aten = torch.ops.aten
 _sym_int: Callable[[Any], Any] = torch.sym_int
@@ -108,12 +110,8 @@ def _from_minus_one(n: Any, like: torch.Tensor) -> torch.Tensor:
     return torch.where(i < n // 2, step * i - 1, 1 - step * (n - 1 - i))
 
 
-def _symbolic(value: object) -> bool:
-    if isinstance(value, torch.Tensor):
-        return any(type(size) is not int for size in value.shape)
-    if isinstance(value, (tuple, list)):
-        return any(map(_symbolic, value))
-    return isinstance(value, torch.SymInt | torch.SymFloat)
+def _symbolic(values: Sequence[object]) -> bool:
+    return any(map(is_symbolic, pytree.tree_leaves(values)))
 
 
 def _upsample(resample: OpOverload) -> Callable[..., torch.Tensor]:

@@ -66,12 +66,7 @@ def make_fx(
 
     def wrapped(*args: object) -> fx.GraphModule:
         return _trace(
-            fn,
-            args,
-            table,
-            tracing_mode,
-            allow_non_fake=_allow_non_fake_inputs,
-            error_on_data_dependent=_error_on_data_dependent_ops,
+            fn, args, table, tracing_mode, _allow_non_fake_inputs, _error_on_data_dependent_ops
         )
 
     if hasattr(fn, "__name__"):
@@ -85,7 +80,6 @@ def _trace(
     args: tuple[object, ...],
     table: Decompositions,
     tracing_mode: str,
-    *,
     allow_non_fake: bool,
     error_on_data_dependent: bool,
 ) -> fx.GraphModule:

@@ -82,39 +82,20 @@ _REFUSES = {
 
 # Positions of numbers that become elements; on a CPU, also of limits that elements are compared to.
 _ELEMENTS = {
-    "full": (1,),
-    "full_like": (1,),
-    "new_full": (2,),
+    **dict.fromkeys(("full", "full_like", "fill", "fill_diagonal"), (1,)),
+    **dict.fromkeys(("new_full", "masked_fill", "constant_pad_nd"), (2,)),
+    **dict.fromkeys(("index_fill", "scatter"), (3,)),
     "scalar_tensor": (0,),
-    "fill": (1,),
-    "fill_diagonal": (1,),
-    "masked_fill": (2,),
-    "index_fill": (3,),
-    "scatter": (3,),
-    "constant_pad_nd": (2,),
 }
 _LIMITS = {"clamp": (1, 2), "clamp_min": (1,), "clamp_max": (1,), "threshold": (1, 2)}
 
 
 # Queries about a tensor object: answered from metadata, never recorded.
 QUERIES = frozenset(
-    {
-        torch.ops.prim.device.default,
-        aten.size.default,
-        aten.stride.default,
-        aten.storage_offset.default,
-        aten.sym_size.default,
-        aten.sym_stride.default,
-        aten.sym_storage_offset.default,
-        aten.sym_numel.default,
-        aten.is_contiguous.default,
-        aten.is_contiguous.memory_format,
-        aten.is_strides_like_format.default,
-        aten.is_non_overlapping_and_dense.default,
-        aten.dim.default,
-        aten.numel.default,
-    }
-)
+    getattr(aten, name).default
+    for name in "size stride storage_offset sym_size sym_stride sym_storage_offset sym_numel numel "
+    "is_contiguous is_strides_like_format is_non_overlapping_and_dense dim".split()
+) | {torch.ops.prim.device.default, aten.is_contiguous.memory_format}
 
 
 @cache

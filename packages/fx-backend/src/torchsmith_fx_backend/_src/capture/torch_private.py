@@ -291,6 +291,16 @@ def pytree_codegen(
     return _PyTreeCodeGen(_PyTreeInfo(list(names), in_spec, out_spec))
 
 
+def structures(graph: torch.fx.Graph) -> tuple[pytree.TreeSpec, pytree.TreeSpec] | None:
+    """How the arguments and the result of a graph are nested whose code takes them apart."""
+    info = getattr(graph._codegen, "pytree_info", None)
+    if info is None or info.out_spec is None:
+        return None
+    parts = info.in_spec.children()
+    named = len(parts) == 2 and parts[0].type is tuple and parts[1].type is dict
+    return parts[0] if named else info.in_spec, info.out_spec
+
+
 def run_backward(
     outputs: Sequence[torch.Tensor],
     leaves: Sequence[torch.Tensor],
