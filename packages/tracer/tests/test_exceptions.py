@@ -174,6 +174,9 @@ def test_60_backend_errors_name_the_backend():
         with pytest.raises(BackendError) as caught:
             compiled(torch.ones(2))
         assert backend.__name__ in str(caught.value)
+        if backend is broken_backend:
+            assert "ValueError: inner problem" in str(caught.value)
+            assert isinstance(caught.value.__cause__, ValueError)
     assert "42" in str(caught.value)
 
 

@@ -279,6 +279,54 @@ def test_module_stack_is_recorded(capture):
     assert [c for _, c in linear[1].meta["nn_module_stack"].values()][-1] is nn.LayerNorm
 
 
+class Inner(nn.Module):
+    def forward(self, x):
+        return x.sin()
+
+
+class Middle(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = nn.ModuleList([inner])
+
+    def forward(self, x):
+        return self.inner[0](x) + 1
+
+
+class Outer(nn.Module):
+    """Its two children share one of theirs."""
+
+    def __init__(self):
+        super().__init__()
+        inner = Inner()
+        self.left, self.right, self.again = Middle(inner), Middle(inner), inner
+
+    def forward(self, x):
+        return self.again(self.left(x) * self.right(self.left(x)))
+
+
+def test_a_shared_module_is_named_as_it_is_used(capture):
+    model = Outer()
+    torchsmith_tracer.compile(model, backend=capture, fullgraph=True)(X)
+    sines = [n for n in capture.graphs[0].graph.nodes if n.op == "call_method"]
+    stacks = [[*n.meta["nn_module_stack"].values()] for n in sines]
+    assert [[path for path, _ in stack] for stack in stacks] == [
+        ["self", "self.left", "self.left.inner.0"],
+        ["self", "self.left", "self.left.inner.0"],
+        ["self", "self.right", "self.right.inner.0"],
+        ["self", "self.again"],
+    ]
+    assert [[kind for _, kind in stack] for stack in stacks[:3]] == [[Outer, Middle, Inner]] * 3
+    for node, stack in zip(sines, stacks):
+        for expr, (path, _) in zip(node.meta["nn_module_stack"], stack):
+            found = eval(expr, {"self": model})
+            assert found is model.get_submodule(path.removeprefix("self").removeprefix("."))
+    others = [n for n in capture.graphs[0].graph.nodes if n.op == "call_function"]
+    assert all("nn_module_stack" in n.meta for n in others)
+    ends = [n for n in capture.graphs[0].graph.nodes if n.op in ("placeholder", "output")]
+    assert not any("nn_module_stack" in n.meta for n in ends)
+
+
 def test_common_layers(capture):
     m = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1),

@@ -63,12 +63,27 @@ def _module_stack(tx: Compilation) -> dict[str, tuple[str, type]]:
     from torchsmith_tracer._src.values.modules import ModuleValue
 
     stack: dict[str, tuple[str, type]] = {}
+    around: str | None = None
+    caller: object = None
     for frame in tx.frames:
         code = frame.info.code
         if not code.co_argcount:
             continue
         first = frame.locals.get(code.co_varnames[0])
         if isinstance(first, ModuleValue) and first.source is not None:
-            expr = first.source.expr
-            stack[expr] = (first.path, first.python_type())
+            expr, path = first.source.expr, first.path
+            if around is not None and not expr.startswith(around):
+                # Its source is where it was first seen; here it is what the caller calls it.
+                name = _name_within(caller, first.obj)
+                if name is not None:
+                    path = f"{stack[around][0]}.{name}"
+                    expr = around + "".join(f"._modules[{part!r}]" for part in name.split("."))
+            stack[expr] = (path, first.python_type())
+            around, caller = expr, first.obj
     return stack
+
+
+def _name_within(module: object, inner: object) -> str | None:
+    """The name that a module has in another one that holds it."""
+    held = module.named_modules() if isinstance(module, torch.nn.Module) else ()
+    return next((name for name, found in held if found is inner), None)
