@@ -30,7 +30,10 @@ def use_tracer() -> None:
     report = tracer.explain(double)(torch.ones(3))
     assert report.graph_count == 2, str(report)
     assert report.html().rstrip().endswith("</html>"), "the templates are in the wheel"
-    assert torch.equal(tracer.compile(double)(torch.ones(3)), torch.full((3,), 3.0))
+    tracer.clear_metrics()
+    compiled = tracer.compile(double, backend="eager")
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0))
+    assert tracer.metrics().counter("graphs", "total") == 2
 
 
 def main() -> None:

@@ -40,6 +40,20 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, str(first.value)
 
 
+def is_there(place: str, folder: Path) -> bool:
+    """Whether ``folder`` has what a table of tests names: ``file.py::beginning of a test's name``,
+    with the beginning of a text that the test's file holds in brackets behind it."""
+    test, _, text = place.partition(" [")
+    file, _, name = test.partition("::")
+    if not (folder / file).is_file():
+        return False
+    tree = ast.parse((folder / file).read_text())
+    names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    has_text = any(isinstance(t, str) and t.startswith(text.rstrip("]")) for t in texts)
+    return any(n.startswith(name) for n in names) and (not text or has_text)
+
+
 def attribute_chains(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """(line, ``a.b.c``) of every attribute access that starts at a plain name."""
     for node in ast.walk(tree):

@@ -6,10 +6,8 @@ the beginning of a test's name, and, after a word in brackets, a row of that tes
 
 from __future__ import annotations
 
-import ast
-
 import pytest
-from sources import ROOT
+from sources import ROOT, is_there
 
 TABLE = """
 counters of two levels: guards/tests/records/test_records.py::test_counters_have_two_levels
@@ -136,17 +134,11 @@ ROWS = [line.rpartition(": ")[::2] for line in TABLE.strip().splitlines()]
 
 @pytest.mark.parametrize(("utility", "place"), ROWS, ids=[row[0] for row in ROWS])
 def test_each_utility_has_a_test(utility: str, place: str) -> None:
-    test, _, row = place.partition(" [")
-    file, _, name = test.partition("::")
+    file, _, name = place.partition("::")
     if file.endswith(".md"):  # programs that are run, see tests/readme
         assert f"\n## {name} " in (ROOT / file).read_text()
         return
-    tree = ast.parse((ROOT / "packages" / file).read_text())
-    names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    assert any(n.startswith(name) for n in names), utility
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    row = row.rstrip("]")
-    assert not row or any(isinstance(t, str) and t.startswith(row) for t in texts), utility
+    assert is_there(place, ROOT / "packages"), utility
 
 
 def test_each_utility_is_there_once() -> None:

@@ -1,5 +1,6 @@
 """The compile driver: results equal eager's through all stages, and odd inputs are handled."""
 
+import contextlib
 import logging
 import operator
 
@@ -192,6 +193,10 @@ def test_settings_patch_and_environment(monkeypatch):
     with settings.patch(verify=True) as inner:
         assert inner.verify and settings.current() is inner
     assert settings.current() == before
+    for options in ({"verify": True, "rng": "eager"}, {"speed": 1}):
+        with torch.no_grad(), contextlib.suppress(SettingError):
+            smith(traced(lambda a: a + 1), [torch.randn(3)], options=options)
+        assert settings.current() == before
     monkeypatch.setenv("TORCHSMITH_VERIFY", "1")
     monkeypatch.setenv("TORCHSMITH_GRAPH_CACHE", "0")
     monkeypatch.setenv("TORCHSMITH_STRICT", "0")

@@ -1,0 +1,87 @@
+"""From the front door to a GPU and back: memory that begins anywhere, and recorded calls."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchsmith
+from torchsmith_fx_backend._src import modes
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="runs on a GPU")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torchsmith.reset()
+    torchsmith.clear_metrics()
+    modes.not_recorded.cache_clear()
+
+
+def close(got, want):
+    wide = 4e-2 if want.dtype.itemsize == 2 else 1e-4
+    torch.testing.assert_close(got, want, rtol=wide, atol=wide)
+
+
+def rows(x):
+    return F.layer_norm(x.sin() * 2 + x, (x.shape[-1],)), x.amax(0)
+
+
+def written(x):
+    x.mul_(2)
+    return (x + 1,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fn", [rows, written])
+def test_inputs_that_begin_anywhere(fn, dtype):
+    compiled = torchsmith.compile(fn)
+    for offset in (0, 1, 3, 0):
+        base = torch.randn(64 * 128 + 5, device="cuda").to(dtype)
+        mine, theirs = base.clone(), base.clone()
+        parts = [t[offset : offset + 64 * 128].view(64, 128) for t in (mine, theirs)]
+        with torch.no_grad():
+            for got, want in zip(compiled(parts[0]), fn(parts[1]), strict=True):
+                close(got, want)
+        close(mine, theirs)
+    assert {g.outcome for g in torchsmith.metrics().graphs} == {"compiled"}
+
+
+def recorded(fn, calls, *, says):
+    """Call ``fn`` in the mode that records, with new data each time; results outlive the calls."""
+    compiled, kept = torchsmith.compile(fn, mode="reduce-overhead"), []
+    with warnings.catch_warnings(record=True) as said, torch.no_grad():
+        warnings.simplefilter("always")
+        for _ in range(calls):
+            mine = torch.randn(64, 128, device="cuda")
+            theirs = mine.clone()
+            kept.append((mine, theirs, compiled(mine), fn(theirs)))
+    for mine, theirs, got, want in kept:
+        close(mine, theirs)
+        for ours, true in zip(got, want, strict=True):
+            close(ours, true)
+    texts = [str(w.message) for w in said if "[TS-B008]" in str(w.message)]
+    assert len(texts) == says
+    assert torchsmith.metrics().counter("recordings", "skipped") == says
+    return texts
+
+
+def test_replayed_calls_are_right():
+    recorded(rows, 5, says=0)
+
+
+def test_a_call_that_writes_its_argument_is_replayed_too():
+    compiled = torchsmith.compile(written, mode="reduce-overhead")
+    mine = torch.randn(64, 128, device="cuda")
+    theirs = mine.clone()
+    with torch.no_grad():
+        for _ in range(5):
+            close(compiled(mine)[0], written(theirs)[0])
+            close(mine, theirs)
+            assert mine._version == theirs._version
+    assert torchsmith.metrics().counter("recordings", "skipped") == 0
+
+
+def test_what_cannot_be_recorded_is_counted_and_says_why():
+    (text,) = recorded(lambda x: ((x + 1).sin().cpu(),), 3, says=1)
+    assert "is on device 'cpu'" in text
