@@ -1,5 +1,7 @@
 """Graphs that are called with containers or return them, and graphs without operators."""
 
+import operator
+
 import pytest
 import torch
 from torch import fx
@@ -69,7 +71,7 @@ def test_results_have_the_structure_of_the_graph(name, training):
 
 def written(items, y):
     items[0].add_(1)
-    return items[0] * y, items
+    return torch.cat(items) * y[0], items[0]
 
 
 TAKES = {
@@ -125,6 +127,55 @@ def test_another_structure_runs_as_captured():
         torch.testing.assert_close(compiled(tuple(items)), items[0] + items[-1])
         with pytest.raises(IndexError):
             compiled([])
+
+
+def appended(items, y):
+    items.append(y * 2)
+    return items[0] + y
+
+
+def appended_within(items, y):
+    items[1].extend([y, y + 1])
+    return items[0] + y
+
+
+def replaced(d, y):
+    d["a"] = y + 1
+    return d["a"] * 2
+
+
+def returned(items, y):
+    return items[1], y * 2, items
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("fn", [appended, appended_within, replaced, returned])
+def test_what_is_done_to_a_container_is_done_to_the_callers(fn, training):
+    graph = fx.Graph()
+    first, y = graph.placeholder("first"), graph.placeholder("y")
+    if fn is replaced:  # by a tracer that sees stores
+        graph.call_function(operator.setitem, (first, "a", graph.call_function(torch.add, (y, 1))))
+        read = graph.call_function(operator.getitem, (first, "a"))
+        graph.output(graph.call_function(torch.mul, (read, 2)))
+        gm = fx.GraphModule(torch.nn.Module(), graph)
+    else:
+        gm = fx.symbolic_trace(fn)
+
+    def given():
+        x = random(training)
+        return {"a": x} if fn is replaced else [x, [x.detach() + 1]]
+
+    with torch.set_grad_enabled(training):
+        compiled = smith(gm, [given(), random(training)])
+        for _ in range(3):
+            mine, y = given(), random(training)
+            theirs = copied(mine)
+            assert_same(compiled(mine, y), fn(theirs, y))
+            assert_same(mine, theirs)
+            if fn is returned:
+                got = compiled(mine, y)
+                assert got[0] is mine[1] and got[2] is mine
+    assert recorder.metrics().graphs[-1].outcome == "eager"
 
 
 def test_parameters_are_those_that_the_graph_has_at_the_call():

@@ -26,9 +26,7 @@ _Check = Callable[[Sequence[Any]], bool]
 
 def has_foreign_symbols(gm: fx.GraphModule, inputs: Sequence[object]) -> bool:
     """Whether an input of ``gm`` is, or has a size that is, a symbol of another library."""
-    return any(
-        is_foreign(example_of(node, value)) for node, value in zip(_placeholders(gm), inputs)
-    )
+    return any(map(is_foreign, map(example_of, gm.graph.find_nodes(op="placeholder"), inputs)))
 
 
 class AnySizes(Around):
@@ -49,7 +47,7 @@ class AnySizes(Around):
         self._gm = gm
         self._build = build
         self._names = [f"arg{i}" for i in range(len(inputs))]
-        examples = [example_of(node, x) for node, x in zip(_placeholders(gm), inputs)]
+        examples = map(example_of, gm.graph.find_nodes(op="placeholder"), inputs)
         self._dynamic = [_symbolic(example) for example in examples]
         self._variants: list[tuple[_Check, Callable[..., Any]]] = []
         symbols = (torch.SymInt, torch.SymFloat)  # of the other library
@@ -100,10 +98,6 @@ class AnySizes(Around):
 
         self._variants.append((takes, compiled))
         return compiled
-
-
-def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
-    return list(gm.graph.find_nodes(op="placeholder"))
 
 
 def _symbolic(example: object) -> dict[str, set[int]]:

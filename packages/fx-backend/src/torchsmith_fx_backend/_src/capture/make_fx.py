@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torchsmith_guards as guards
@@ -92,7 +92,7 @@ def _trace(
     if isinstance(fn, torch.nn.Module):
         mode.name_parameters(fn)
     nested = any(isinstance(arg, (list, tuple, dict)) for arg in args)
-    names = _input_names(fn, len(args), nested, len(leaves))
+    names = _input_names(fn, len(leaves), nested=nested)
     for name, value in zip(names, inputs):
         mode.track(value, recorder.placeholder(name, value))
     with contextlib.ExitStack() as stack:
@@ -105,7 +105,8 @@ def _trace(
         result = fn(*pytree.tree_unflatten(inputs, in_spec))
     out_leaves, out_spec = pytree.tree_flatten(result)
     outputs: Any = [mode.map(leaf) for leaf in out_leaves]
-    if nested or not _is_flat(result):
+    flat = type(result) in (list, tuple) and all(c.is_leaf() for c in out_spec.children())
+    if nested or not (flat or out_spec.is_leaf()):
         arguments = pytree.tree_flatten((tuple(args), {}))[1]
         positions = [f"arg{i}" for i in range(len(args))]
         recorder.graph.set_codegen(pytree_codegen(positions, arguments, out_spec))
@@ -118,13 +119,6 @@ def _trace(
     if shape_env is not None:
         module.shape_env = shape_env
     return module
-
-
-def _is_flat(result: object) -> bool:
-    """Whether the graph's output node can hold ``result`` as it is."""
-    if type(result) in (list, tuple):
-        return all(pytree.tree_structure(item).is_leaf() for item in cast("list[object]", result))
-    return pytree.tree_structure(result).is_leaf()
 
 
 def _fake_mode_for(
@@ -164,21 +158,15 @@ def _convert_inputs(
     return converted
 
 
-def _input_names(fn: Callable[..., object], args: int, nested: bool, leaves: int) -> list[str]:
+def _input_names(fn: Callable[..., object], count: int, *, nested: bool) -> list[str]:
     """Placeholder names: the parameters' own where there is one tensor for each."""
-    if nested or isinstance(fn, torch.nn.Module):
-        return [f"arg{i}_1" for i in range(leaves)]
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        return [f"arg{i}_1" for i in range(leaves)]
-    named = [
-        p.name
-        for p in parameters
-        if p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    rest = range(max(0, args - len(named)))
-    return [f"{name}_1" for name in [*named[:args], *(f"arg{i}" for i in rest)]]
+    named: list[str] = []
+    if not nested and not isinstance(fn, torch.nn.Module):
+        one = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        with contextlib.suppress(TypeError, ValueError):  # functions without a signature
+            parameters = inspect.signature(fn).parameters.values()
+            named = [p.name for p in parameters if p.kind in one][:count]
+    return [f"{name}_1" for name in (*named, *(f"arg{i}" for i in range(count - len(named))))]
 
 
 def _class_name(fn: Callable[..., object]) -> str:
