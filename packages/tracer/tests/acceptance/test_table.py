@@ -97,6 +97,9 @@ one object in many threads: acceptance/test_decided.py::test_threads
 cached helpers: acceptance/test_values.py::test_a_cached_helper
 scripted helpers: regions/test_marks.py::test_wrapped_functions
 nodes say where they come from: test_capture.py::test_69
+a shared module is named by its use: torch/test_module_values.py::test_a_shared_module
+composites and modes are nodes: acceptance/test_graphs.py::test_composites_and_modes
+errors of shapes are eager's: acceptance/test_graphs.py::test_shape_errors
 explain: test_explain.py::test_71
 the recompile limit: test_dynamic.py::test_72
 the recompile limit as an error: acceptance/test_backends.py::test_the_recompile_limit
