@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.capture.composites import run_composite
-from torchsmith_fx_backend._src.capture.ops import QUERIES, OpInfo, op_info
+from torchsmith_fx_backend._src.capture.ops import QUERIES, OpInfo, is_factory, op_info
 from torchsmith_fx_backend._src.capture.recorder import Recorder, tensors_in
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import (
@@ -26,6 +26,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     OpOverload,
     active_modes,
     fake_like,
+    pytree,
     unset_fake_temporarily,
 )
 from torchsmith_fx_backend.errors import DataDependentError
@@ -66,6 +67,7 @@ class ProxyMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._tensors: dict[int, tuple[torch.Tensor, fx.Node]] = {}
         self._constants: dict[int, torch.Tensor] = {}
         self._parameter_names: dict[int, str] = {}
+        self._made: Any = None  # what the last operator gave, if that was a factory
 
     def name_parameters(self, root: torch.nn.Module) -> None:
         """Read parameters and buffers of ``root`` by the names they have there."""
@@ -106,6 +108,10 @@ class ProxyMode(DispatchMode):  # type: ignore[no-untyped-call]
                 and not any(isinstance(t, FakeTensor) for t in operands)
             ):
                 raise DataDependentError(op=str(func))
+        if func is aten.detach.default and args[0] is self._made:  # by the binding in Python
+            result = func(*args)
+            self._tensors[id(result)] = (result, self.node_of(args[0]))
+            return result
         return self._record(func, info, args, kwargs, operands)
 
     def _record(
@@ -126,6 +132,7 @@ class ProxyMode(DispatchMode):  # type: ignore[no-untyped-call]
             self._tensors[id(args[0])] = (args[0], node)
             self._constants.pop(id(args[0]), None)
         self.track(result, node, known)
+        self._made = result if is_factory(func) else None
         return result
 
     # Side tables.
@@ -202,17 +209,10 @@ class ProxyMode(DispatchMode):  # type: ignore[no-untyped-call]
     def _run_on_constants(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
+        known = lambda tensor: self._constants[id(tensor)]
+        args, kwargs = pytree.tree_map_only(torch.Tensor, known, (args, kwargs))
         with unset_fake_temporarily(), self.paused():
-            return func(*self._constant_values(args), **self._constant_values(kwargs))
-
-    def _constant_values(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._constants[id(value)]
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._constant_values(item) for item in value)
-        if isinstance(value, dict):
-            return {key: self._constant_values(item) for key, item in value.items()}
-        return value
+            return func(*args, **kwargs)
 
     def _known_result(
         self,
