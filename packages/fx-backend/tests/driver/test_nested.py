@@ -247,3 +247,25 @@ def test_a_graph_without_operators_is_not_compiled(grad):
     metrics = recorder.metrics()
     assert "cache" not in metrics.counters
     assert metrics.graphs[-1].outcome == "eager" and "operator" in metrics.graphs[-1].reason
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(
+    "fn", [lambda a, b, c: (a * 2, b * 3 + c), lambda a, b, c: (a.sin_(), b + c)]
+)
+def test_a_tensor_that_is_given_twice(fn, gradients):
+    def make():
+        p, q = torch.arange(4.0) / 4, torch.arange(4.0)
+        if gradients:
+            p, q = p.requires_grad_() * 1, q.requires_grad_() * 1
+        return p, q
+
+    x, y = make()
+    compiled = smith(fx.symbolic_trace(fn), [x, x, y])
+    for choice in ((0, 0, 1), (0, 1, 1), (0, 0, 0), (1, 1, 0)):
+        mine, true = make(), make()
+        with torch.set_grad_enabled(gradients):
+            results = compiled(*(mine[i] for i in choice))
+            expected = fn(*(true[i] for i in choice))
+        for got, right in zip((*results, *mine), (*expected, *true), strict=True):
+            torch.testing.assert_close(got, right)

@@ -32,6 +32,7 @@ from torchsmith_fx_backend._src.nested import Nested, is_nested
 from torchsmith_fx_backend._src.page.parts import notes, schedules
 from torchsmith_fx_backend._src.records import logs
 from torchsmith_fx_backend._src.records.graphs import tell_eager, tell_restart
+from torchsmith_fx_backend._src.repeated import Repeated, repeated
 from torchsmith_fx_backend._src.repro import report_failure
 from torchsmith_fx_backend._src.runtime.cuda_recorder import CudaRecorder, ordinal
 from torchsmith_fx_backend._src.runtime.launchers import expect
@@ -85,7 +86,8 @@ def smith(
 
     Args:
         gm: a captured graph: torch functions, methods, aten operators; writes are fine.
-        example_inputs: one per placeholder: real or fake tensors, symbolic ints.
+        example_inputs: one per placeholder: real or fake tensors, symbolic ints. One tensor given
+            twice is one; calls with two tensors in its places run operator by operator.
         mode: one of ``torch.compile``'s. ``reduce-overhead`` records CUDA graphs; a
             ``ModeWarning`` says why a graph is not recorded. ``max-autotune`` does the same, and
             measures several forms of each GPU kernel; ``max-autotune-no-cudagraphs`` only measures.
@@ -105,7 +107,8 @@ def smith(
     with recorder.graph(new_graph(gm, "smith", example_inputs)) as told:
         compiled = _smith(gm, example_inputs, mode, {**(options or {}), **settings_by_name})
         note_compiled(told, compiled)
-    return compiled
+    places = repeated(example_inputs)
+    return Repeated(compiled, gm.forward, places) if places else compiled
 
 
 def _smith(
