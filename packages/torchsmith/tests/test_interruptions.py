@@ -64,6 +64,8 @@ def interrupted(call, at):
                 signal.raise_signal(signal.SIGUSR1)
         return trace
 
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()  # what these raise is ignored
     sys.settrace(trace)
     try:
         call()
@@ -71,6 +73,7 @@ def interrupted(call, at):
         return True, True
     finally:
         sys.settrace(None)
+        gc.callbacks.extend(callbacks)
     return lines[0] >= at, False
 
 

@@ -446,3 +446,43 @@ def test_a_backward_that_differentiates_itself(function):
             f(x, w).backward()
             sides.append((x.grad, w.grad))
         torch.testing.assert_close(*sides)
+
+
+class Solves(torch.autograd.Function):
+    """Where ``function`` gives ``x``, by steps, with an implicit derivative."""
+
+    @staticmethod
+    def forward(ctx, function, x, *parameters):
+        root = x
+        for _ in range(2):
+            root = torch.where(function(root) < x, root + 1, root)
+        ctx.function = function
+        ctx.save_for_backward(root, *parameters)
+        return root
+
+    @staticmethod
+    def backward(ctx, grad):
+        root, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            root = root.detach().requires_grad_()
+            found = ctx.function(root)
+        (slope,) = torch.autograd.grad(found, root, torch.ones_like(found), retain_graph=True)
+        return None, grad / slope, *torch.autograd.grad(found, parameters, -grad / slope)
+
+
+def test_a_trace_that_is_given_up_in_a_function_leaves_no_mode():
+    def program(x, w):
+        w = w * 2
+        scale = w.exp()  # in the derivative for ``w`` once more
+        return Solves.apply(lambda root: (root[..., None] * scale).mean(-1), x, w).cos()
+
+    compiled = tracer.compile(program, backend="eager")
+    for _ in range(2):
+        sides = []
+        for f in (program, compiled):
+            w = torch.linspace(-1, 1, 3, requires_grad=True)
+            out = f(torch.zeros(3), w)
+            assert out.requires_grad and torch.is_grad_enabled()
+            out.sum().backward()
+            sides.append(w.grad)
+        torch.testing.assert_close(*sides)
