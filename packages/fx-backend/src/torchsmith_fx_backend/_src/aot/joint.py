@@ -105,6 +105,7 @@ class Joint:
         passed: for each of ``differentiable`` that is computed from new values of ``rewritten``,
             the positions in ``outputs`` of those. Gradients end there: such results are functions
             of the inputs as they are after the writes, too.
+        inner: for each result that others are computed from, their positions in ``outputs``.
         finish: what is done to each graph before it is divided.
         spent: positions in ``outputs`` of what the program itself has differentiated already, and
             let go of what was saved for that.
@@ -128,6 +129,7 @@ class Joint:
     rewritten: tuple[tuple[int, int, int], ...] = ()
     passed: dict[int, frozenset[int]] = field(default_factory=dict)
     spent: tuple[int, ...] = ()
+    inner: dict[int, frozenset[int]] = field(default_factory=dict)
     finish: Callable[[fx.Graph], object] = lambda graph: None
     _leaves: tuple[FakeTensor, ...] = ()
     _roots: dict[int, torch.Tensor] = field(default_factory=dict)  # output position -> stand-in
@@ -394,7 +396,7 @@ def trace_joint(
         collector = _Collector(joint, mode)
         joint.results = tuple(collector.run(flat))
     with trace.fake_mode, mode:
-        _find_saved(joint, collector.made)
+        _find_saved(joint, collector.made, collector.shown)
     if joint.differentiable:
         # A later backward pass, for other tangents, may ask for sizes that the first does not.
         joint.outputs += [n for n in trace.recorder.symbols.known() if n not in joint.outputs]
@@ -508,6 +510,7 @@ class _Collector:
         self.mode = mode
         self.fresh: dict[int, int] = {}  # base -> position among the outputs
         self.made: set[int] = set()  # results that are views taken without gradients, and leaves
+        self.shown: dict[tuple[Any, int], int] = {}  # what gives a result in autograd -> its number
         tensors = (value.tensor for value in mode.values.values())
         self.hooked = {t.grad_fn for t in tensors if t._backward_hooks and not t.is_leaf}
 
@@ -518,6 +521,8 @@ class _Collector:
                 yield Result("same", first[id(leaf)])
             elif isinstance(leaf, torch.Tensor):
                 yield self._tensor(leaf)
+                if leaf.requires_grad and leaf.grad_fn is not None:
+                    self.shown[leaf.grad_fn, leaf.output_nr] = number
             elif isinstance(leaf, SYMBOLIC_TYPES):
                 self.joint.outputs.append(self.joint.trace.recorder.symbols.lower(leaf))
                 yield Result("fresh", len(self.joint.outputs) - 1)
@@ -579,7 +584,7 @@ class _Collector:
         return position
 
 
-def _find_saved(joint: Joint, made: Collection[int]) -> None:
+def _find_saved(joint: Joint, made: Collection[int], shown: Mapping[tuple[Any, int], int]) -> None:
     """What eager autograd keeps for the backward pass, read from its nodes."""
     kept: dict[fx.Node, bool] = {}
     known: dict[Any, _Saving | None] = {}  # by autograd node
@@ -603,7 +608,10 @@ def _find_saved(joint: Joint, made: Collection[int]) -> None:
                 joint.differentiable = tuple(i for i in joint.differentiable if i != position)
                 del joint._roots[position]
                 break
-            for following, _ in function.next_functions:
+            for following, number in function.next_functions:
+                inner = shown.get((following, number))
+                if inner is not None:
+                    joint.inner[inner] = joint.inner.get(inner, frozenset()) | {position}
                 if following is not None and following not in seen:
                     seen.add(following)
                     waiting.append(following)

@@ -15,6 +15,7 @@ import itertools
 import logging
 import operator
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -66,6 +67,11 @@ Ambient = Callable[[], AbstractContextManager[object]]
 TWICE = (
     "a compiled graph was differentiated {}, but cannot run again as it ran before: {}; "
     'compile with options={{"training": "eager"}} for that'
+)
+INNER = (
+    "a result of a compiled graph has a hook, or retains its gradient, and another result that was "
+    "computed from it is differentiated, whose gradient does not come by the first. Compile the "
+    "two apart, or with options={'training': 'eager'}"
 )
 
 
@@ -378,6 +384,7 @@ class _Call:
     numbers: Sequence[Any]  # that the forward half saves
     given: Given | None  # to the call, if a second run is possible
     loan: Any  # of the memory of a recording, if what is saved lies there
+    inner: Sequence[tuple[Any, frozenset[int]]] = ()  # results that others are computed from
 
 
 class CompiledFunction(torch.autograd.Function):
@@ -418,6 +425,9 @@ class CompiledFunction(torch.autograd.Function):
             results = tuple(i for i, t in zip(order, tangents) if t is not None)
             if not results:
                 return (None,) * (3 + len(part.inputs))
+        for inner, users in call.inner:
+            if not users.isdisjoint(results) and _is_watched(inner()):
+                raise RuntimeError(INNER)
         saves = not training.saving.isdisjoint(results)
         for tensor, version, users in ctx.guarded:
             if not users.isdisjoint(results):
@@ -451,6 +461,10 @@ class CompiledFunction(torch.autograd.Function):
             said = TWICE.format("twice", why)
             found = [None if g is None else _never(g, said, reached) for g in found]
         return (None, None, None, *items(part.gradients)(found))
+
+
+def _is_watched(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and bool(tensor._backward_hooks or tensor.retains_grad)
 
 
 _apply = apply_of(CompiledFunction, guarded=(), held=None, laid=None)
@@ -694,18 +708,23 @@ def callable_of(
         kept = (*saved, *besides(inputs), *kept_outputs(outputs))
         if simple:
             call = _Call(training, parts[0], numbers, given, loan)
-            return _apply(call, outputs, kept, *items(parts[0].inputs)(inputs))
+            found = _apply(call, outputs, kept, *items(parts[0].inputs)(inputs))
+            if joint.inner:
+                call.inner = [(weakref.ref(found[i]), users) for i, users in joint.inner.items()]
+            return found
         made_in, sources = outputs[:], inputs
         if cuts:
             sources = [*inputs, *(inputs[place] for place, _ in cuts)]
             for place in training.before:
                 sources[place] = _as_before(sources[place])
         views: dict[int, Any] = {}
+        calls = []
         try:
             for part, places in zip(parts, early):
                 for i in places:
                     views[i] = _make(results[i], inputs, outputs, ())
                 call = _Call(training, part, numbers, given, loan)
+                calls.append(call)
                 own = _apply(call, made_in, kept, *items(part.inputs)(sources))
                 for position, result in zip(part.results, own):
                     outputs[position] = result
@@ -725,6 +744,10 @@ def callable_of(
                 for i, result in enumerate(results):
                     view = views[i] if i in views else _make(result, inputs, outputs, made)
                     made.append(view)
+            if joint.inner:
+                inner = [(weakref.ref(made[i]), users) for i, users in joint.inner.items()]
+                for call in calls:
+                    call.inner = inner
             return tuple(made) if flat_result else pytree.tree_unflatten(made, spec)
         except Exception as error:
             error.written = [inputs[i] for i in joint.mutated]  # type: ignore[attr-defined]

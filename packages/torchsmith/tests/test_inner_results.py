@@ -1,0 +1,75 @@
+"""Results that other results are computed from: whoever watches their gradient gets eager's, or is
+told that it does not come by."""
+
+import pytest
+import torch
+import torchsmith
+
+
+def plain(x):
+    a = x * 2
+    return a, a.exp(), x.cos()
+
+
+def pieces(x):
+    a, c = (x * 2).chunk(2)
+    return a, a.exp(), c.sin()
+
+
+def twice(x):
+    a = x * 2
+    b = a.sin()
+    return a, b.exp(), b
+
+
+def retained(result):
+    result.retain_grad()
+    return lambda: result.grad
+
+
+def doubled(result):
+    seen = []
+
+    def hook(grad):
+        seen.append(grad)
+        return None if grad is None else grad * 2
+
+    result.register_hook(hook)
+    return lambda: seen[-1] if seen else None
+
+
+def gradients(fn, watch, watched, differentiated):
+    x = torch.linspace(-1, 1, 4, requires_grad=True)
+    results = fn(x)
+    look = watch(results[watched])
+    sum(results[i].sum() for i in differentiated).backward()
+    return x.grad, look()
+
+
+@pytest.mark.parametrize("watch", [retained, doubled])
+@pytest.mark.parametrize("differentiated", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)])
+@pytest.mark.parametrize("watched", [0, 1, 2])
+@pytest.mark.parametrize("fn", [plain, pieces, twice])
+def test_gradients_are_eagers_or_refused(fn, watch, watched, differentiated):
+    expected = gradients(fn, watch, watched, differentiated)
+    inner = {plain: {0: {1}}, pieces: {0: {1}}, twice: {0: {1, 2}, 2: {1}}}[fn]
+    if inner.get(watched, set()).isdisjoint(differentiated):
+        found = gradients(torchsmith.compile(fn), watch, watched, differentiated)
+        torch.testing.assert_close(found, expected)
+    else:
+        with pytest.raises(RuntimeError, match="does not come by the first"):
+            gradients(torchsmith.compile(fn), watch, watched, differentiated)
+    eagerly = torchsmith.compile(fn, options={"training": "eager"})
+    torch.testing.assert_close(gradients(eagerly, watch, watched, differentiated), expected)
+
+
+def test_who_does_not_watch_gets_eagers():
+    def gradient(fn):
+        x = torch.linspace(-1, 1, 4, requires_grad=True)
+        a, b, _ = fn(x)
+        handle = a.register_hook(lambda grad: grad * 2)
+        handle.remove()
+        (a + b).sum().backward()
+        return x.grad
+
+    torch.testing.assert_close(gradient(torchsmith.compile(plain)), gradient(plain))
