@@ -75,7 +75,25 @@ def made(x):
     return x[1:].detach().requires_grad_(), x.sum()
 
 
-IN_KERNELS = [of_an_input, of_a_result, of_what_is_no_result, of_a_view, several, detached]
+def written_by_the_way(x):
+    v = x.data
+    v.mul_(2)
+    with torch.no_grad():
+        u = x.view(-1)
+        v.mul_(2)
+        w = u + 1
+    return w, (x * 3).sum()
+
+
+IN_KERNELS = [
+    of_an_input,
+    of_a_result,
+    of_what_is_no_result,
+    of_a_view,
+    several,
+    detached,
+    written_by_the_way,
+]
 OTHERS = [computed_with, nothing_else, not_returned, viewed_with_a_gradient, made]
 
 

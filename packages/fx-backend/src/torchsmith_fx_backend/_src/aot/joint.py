@@ -445,7 +445,7 @@ def _lay_out_as_bases(mode: FunctionalMode) -> None:
             continue
         with contextlib.suppress(RuntimeError):  # eager has none either
             function: Any = tensor.grad_fn
-            for _ in () if overlaps_itself(base) else value.steps:
+            for _ in () if function is None or overlaps_itself(base) else value.steps:
                 following = function.next_functions[0][0] if function.next_functions else None
                 if following is None:
                     break
