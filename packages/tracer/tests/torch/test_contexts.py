@@ -298,3 +298,66 @@ def test_what_entering_gives(check, make):
         )
 
     check(f, X, graphs=1, fullgraph=True)
+
+
+def set_inside(mode):
+    def f(a):
+        before = a * 2
+        with torch.no_grad():
+            torch.set_grad_enabled(mode)
+            inside = a * 3
+        return before, inside, a * 4, torch.is_grad_enabled()
+
+    return f
+
+
+def set_in_inference_mode(a):
+    with torch.inference_mode():
+        torch.set_grad_enabled(True)
+        inside = torch.is_grad_enabled()
+    return a * 2, inside, torch.is_grad_enabled()
+
+
+def left_in_another_order(a):
+    first, second = torch.no_grad(), torch.enable_grad()
+    first.__enter__()
+    second.__enter__()
+    inside = a * 2
+    first.__exit__(None, None, None)
+    between = a * 3
+    second.__exit__(None, None, None)
+    return inside, between, a * 4
+
+
+@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.parametrize(
+    "fn", [set_inside(True), set_inside(False), set_in_inference_mode, left_in_another_order]
+)
+def test_modes_that_cross(check, fn, outside):
+    def f(a):
+        torch.set_grad_enabled(outside)
+        return fn(a)
+
+    def g(a):
+        with torch.set_grad_enabled(outside):
+            return fn(a)
+
+    try:
+        check(g, X.clone().requires_grad_(), fullgraph=True)
+        check(f, X.clone().requires_grad_(), fullgraph=True)
+        torch.set_grad_enabled(outside)
+        compiled = torchsmith_tracer.compile(fn, backend="eager")
+        for _ in range(2):
+            results = compiled(X.clone().requires_grad_())
+            mode = torch.is_grad_enabled()
+            torch.set_grad_enabled(outside)
+            expected = fn(X.clone().requires_grad_())
+            assert mode == torch.is_grad_enabled()
+            for mine, eager in zip(results, expected, strict=True):
+                assert getattr(mine, "requires_grad", mine) == getattr(
+                    eager, "requires_grad", eager
+                )
+            torch.set_grad_enabled(outside)
+        assert not compiled._torchsmith_region.log.breaks
+    finally:
+        torch.set_grad_enabled(True)

@@ -29,7 +29,13 @@ from torchsmith_tracer._src.graph import asserts, cleanup, known_range, provenan
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given, collect_tensors
 from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise, refuses_types, stays
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
-from torchsmith_tracer._src.torch_private import CapturedGraph, map_nodes, node_label, storage_id
+from torchsmith_tracer._src.torch_private import (
+    CapturedGraph,
+    map_nodes,
+    node_label,
+    set_grad_enabled,
+    storage_id,
+)
 from torchsmith_tracer._src.values import function_modes
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
@@ -495,6 +501,7 @@ class OutputGraph:
             self._restored = True
             for context in reversed(self.contexts):
                 context.release()
+            set_grad_enabled(self._entry_grad_mode)
 
     # --- the end ---------------------------------------------------------------------------
     def finish(self, outputs: Sequence[Value]) -> fx.GraphModule:
@@ -505,6 +512,8 @@ class OutputGraph:
         """
         for context in reversed(self.contexts):
             context.close_in_graph(self)
+        if self.contexts:  # perhaps they were not left in the order in which they were entered
+            self.add_call("call_function", set_grad_enabled, (self._entry_grad_mode,), {}, None)
         self.restore_state()
         results = tuple([self.argument(v) for v in outputs])
         if self.may_fail:

@@ -97,6 +97,13 @@ class ContextValue(Value):
     def _count(self, tx: Trace, by: int) -> None:
         tx.journal.assign(self, "entered", self.entered + by)
 
+    def _exit_graph(self, tx: Trace) -> list[GradModeValue]:
+        """Note that it is left. Leaving overwrites the grad modes that were set meanwhile."""
+        inner = tx.graph.contexts[tx.graph.contexts.index(self) + 1 :]
+        tx.graph.exit_context(self)
+        self._count(tx, -1)
+        return [context for context in inner if isinstance(context, GradModeValue)]
+
 
 class ContextMethod(MethodOf["ContextValue"]):
     """``__enter__``, ``__exit__`` or ``clone`` of a context manager, bound."""
@@ -171,9 +178,10 @@ class GradModeValue(ContextValue):
     def exit(self, tx: Trace) -> None:
         previous = self.previous.pop()
         tx.graph.record(lambda: self.previous.append(previous))
-        tx.graph.exit_context(self)
-        self._count(tx, -1)
+        crossed = self._exit_graph(tx)
         self._set(tx, previous)
+        if crossed:
+            GradModeValue(torch.set_grad_enabled, previous).apply(tx)
 
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         if self.cls is torch.set_grad_enabled:
@@ -241,8 +249,8 @@ class PairedContext(ContextValue):
         tx.graph.add_call("call_function", self.end, (node,), {}, None)
         self.end(real)
         tx.graph.record(lambda: self.stack.append((node, self.entry(*self.arguments()))))
-        tx.graph.exit_context(self)
-        self._count(tx, -1)
+        if self._exit_graph(tx) and self.cls is torch.inference_mode:
+            GradModeValue(torch.set_grad_enabled, torch.is_grad_enabled()).apply(tx)
 
     def close_in_graph(self, graph: Graph) -> None:
         graph.add_call("call_function", self.end, (self.stack[-1][0],), {}, None)
