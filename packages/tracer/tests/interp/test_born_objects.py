@@ -203,3 +203,33 @@ def test_bound_methods_in_c_found_outside():
 
     assert compiled(use)(keywords.__contains__, items.append) == (True, False)
     assert items == [1, 2]
+
+
+def test_hooks_of_new_classes_run_once_for_classes_that_leave():
+    def make(tag):
+        class Base:
+            made = []
+
+            def __init_subclass__(cls, tag=None, **named):
+                super().__init_subclass__(**named)
+                cls.tag = tag
+                Base.made.append(cls.__name__)
+
+        class Middle(Base, tag=tag):
+            pass
+
+        class Last(Middle):
+            def __init_subclass__(cls):
+                Base.made.append("own")
+
+        class End(Last):
+            pass
+
+        return Base, Middle, Last(), End
+
+    for tag in (1, "a", None):
+        expected = make(tag)[0]
+        base, middle, last, end = compiled(make)(tag)
+        assert base.made == expected.made and middle.tag == tag and type(last).tag is None
+        type("Later", (end,), {})
+        assert base.made == [*expected.made, "own"]

@@ -276,7 +276,22 @@ def _make_class(
     }
     if slots is not None:
         namespace["__slots__"] = slots
-    return bare_class(meta, name, bases, namespace)
+    # What their hooks do has been traced. They are of classes that were made here as well.
+    hooks = [
+        (parent, hook)
+        for parent in {parent: None for base in bases for parent in base.__mro__}
+        if isinstance(hook := vars(parent).get("__init_subclass__"), classmethod)
+    ]
+    try:
+        for parent, _ in hooks:
+            type.__setattr__(parent, "__init_subclass__", _NO_HOOK)
+        return bare_class(meta, name, bases, namespace)
+    finally:
+        for parent, hook in hooks:
+            type.__setattr__(parent, "__init_subclass__", hook)
+
+
+_NO_HOOK = classmethod(lambda _: None)
 
 
 def bare_class(
