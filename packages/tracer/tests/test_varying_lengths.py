@@ -334,3 +334,31 @@ def test_a_reversed_tensor_is_a_tensor():
         return reversed(x).cumsum(0), [r + 1 for r in reversed(x)], reversed(x[0])
 
     assert versions(run, [(torch.randn(n),) for n in (3, 4)]).total() == 2
+
+
+def smallest(items):
+    return min(*items, 5)
+
+
+def group(items):
+    found = []
+    try:
+        raise ExceptionGroup("several", items)
+    except* ValueError as e:
+        found += [str(exc) for exc in e.exceptions]
+    return found
+
+
+@pytest.mark.parametrize("program", [smallest, group])
+def test_lists_that_are_empty_at_last(program):
+    compiled = torchsmith_tracer.compile(program, backend="eager")
+    made = (lambda n: [ValueError(i) for i in range(n)]) if program is group else range
+    for length in (3, 2, 5, 0, 1):
+        try:
+            expected = program(list(made(length)))
+        except (TypeError, ValueError) as e:
+            with pytest.raises(type(e)) as caught:
+                compiled(list(made(length)))
+            assert str(caught.value) == str(e)
+        else:
+            assert compiled(list(made(length))) == expected

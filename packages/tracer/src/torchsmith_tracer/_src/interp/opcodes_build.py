@@ -105,7 +105,7 @@ def _dict_merge(tx: Trace, frame: Frame, ins: Instruction) -> None:
     tx.interp.merge_keywords(function, target, source)
 
 
-@opcode("LIST_TO_TUPLE", until=(3, 11), safe=True)
+@opcode("LIST_TO_TUPLE", until=(3, 11))
 def _list_to_tuple(tx: Trace, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(TupleValue(cast("ListValue", frame.stack.pop()).items))
 

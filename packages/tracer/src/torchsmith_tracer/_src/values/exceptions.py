@@ -226,14 +226,11 @@ def compute(
     space = {"__init__": _no_init} if in_c == [False, True] else {}
     own: type[BaseException] = type(cls.__name__, (base,), space)
     like = base if cls is base else own
-    try:
-        named = {name: model(v) for name, v in kwargs.items()}
-        exc = like.__new__(like, *map(model, args), **named)
-        if init is not None:
-            named = {name: model(v) for name, v in init[1].items()}
-            base.__init__(exc, *map(model, init[0]), **named)
-    except Exception as e:  # noqa: BLE001 - the program's own
-        raise tx.interp.host_error(e) from None
+    named = {name: model(v) for name, v in kwargs.items()}
+    exc = tx.interp.hosted(like.__new__, like, *map(model, args), **named)
+    if init is not None:
+        named = {name: model(v) for name, v in init[1].items()}
+        tx.interp.hosted(base.__init__, exc, *map(model, init[0]), **named)
     fields = {}
     for name in FIELDS[base]:
         found = getattr(exc, name, _ABSENT)
