@@ -252,3 +252,20 @@ def test_classes_with_finalizers_are_not_elided():
         return Noisy()
 
     assert broken(f, 1).signal.kind == "opaque-call"
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda: (1).bit_length(2),
+        lambda: (-3).to_bytes(0, "big"),
+        lambda: (2.5).is_integer(1),
+        lambda: (-1).__add__(1, 2),
+    ],
+)
+def test_methods_of_numbers_that_fail(fn):
+    with pytest.raises((TypeError, OverflowError)) as expected:
+        fn()
+    with pytest.raises(expected.type) as caught:
+        torchsmith_tracer.compile(fn, backend="eager")()
+    assert str(caught.value) == str(expected.value)

@@ -155,6 +155,7 @@ class Emitter:
     def attr(self, value: Value, name: str) -> str:
         """``value.name``."""
         obj = self.expr(value)
+        obj = obj if obj[0] not in "-0123456789" else f"({obj})"
         return f"{obj}.{name}" if _plain_name(name) else f"getattr({obj}, {name!r})"
 
     def tuple_of(self, items: Iterable[Value | str]) -> str:
