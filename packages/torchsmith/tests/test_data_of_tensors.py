@@ -52,6 +52,14 @@ def _same_place(p, q):
     return p + 1, p.data
 
 
+def _given_on(p, q):
+    p.data = q
+    q.data = torch.zeros(2)
+    q.add_(1)
+    p.mul_(3)
+    return p + 1, q * 2
+
+
 def _returned(p, q):
     p.data = q * 2
     return p
@@ -62,7 +70,8 @@ def _tensors(result):
 
 
 @pytest.mark.parametrize(
-    "fn", [_swap, _alias, _written_after, _twice, _old_place, _part, _same_place, _returned]
+    "fn",
+    [_swap, _alias, _written_after, _twice, _old_place, _part, _same_place, _given_on, _returned],
 )
 def test_values_and_places(fn):
     def call(run):
@@ -183,3 +192,16 @@ def test_writes_through_data_do_not_spoil_an_earlier_backward_pass(together):
     out = compiled(*pair) if together else compiled(pair[0]) + compiled(pair[1])
     out.sum().backward()
     assert model.weight._version == version and model.weight.grad is not None
+
+
+def test_data_of_another_size_where_sizes_vary():
+    def fn(p, q):
+        p.data, q.data = q.data, p.data
+        return p + 1, q * 2
+
+    compiled = torchsmith.compile(fn)
+    for n, m in ((3, 2), (2, 3), (4, 5), (5, 4)):
+        p, q = nn.Parameter(torch.arange(n * 1.0)), torch.arange(m * 1.0)
+        first, second = compiled(p, q)
+        assert torch.equal(first, torch.arange(m * 1.0) + 1)
+        assert torch.equal(second, torch.arange(n * 1.0) * 2)

@@ -81,6 +81,9 @@ def cut(
     # What takes one of several results stays with the call that gives them.
     several = {node for node, value in values.items() if isinstance(value, (tuple, list))}
     picks = {node for node in values if _indexed(node) in several}
+    if not _sizes_known(map(_value, gm.graph.find_nodes(op="placeholder"))):
+        # The example of what ``x.data = ...`` has changed tells of before.
+        values |= {n.args[0]: None for n in gm.graph.find_nodes(op="call_function", target=setattr)}
     outer = fx.Graph()
     parts: dict[str, torch.nn.Module] = {}
     copies: dict[fx.Node, fx.Node] = {}
@@ -123,7 +126,9 @@ def cut(
             copies[node] = outer.call_function(operator.getitem, (call, place))
     outer.output(fx.map_arg(output.args[0], take))
     around = dict.fromkeys(_name(n) for n in calls if n in apart or _is_native(n))
-    modules = {**dict(gm.named_children()), **_attributes(gm), **parts}
+    read = (str(node.target) for node in gm.graph.find_nodes(op="get_attr"))
+    attributes = {name: operator.attrgetter(name)(gm) for name in read}
+    modules = {**dict(gm.named_children()), **attributes, **parts}
     return InParts(fx.GraphModule(modules, outer), tuple(around))
 
 
@@ -223,11 +228,6 @@ def _value(node: fx.Node) -> object:
 
 def _sizes_known(values: Iterable[object]) -> bool:
     return all(isinstance(v, torch.Tensor) and all(type(n) is int for n in v.shape) for v in values)
-
-
-def _attributes(gm: fx.GraphModule) -> dict[str, object]:
-    names = {str(node.target) for node in gm.graph.nodes if node.op == "get_attr"}
-    return {name: operator.attrgetter(name)(gm) for name in names}
 
 
 class _Later(torch.nn.Module):
