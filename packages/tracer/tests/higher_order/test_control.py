@@ -97,6 +97,16 @@ def test_a_loop_is_one_graph_for_any_number_of_rounds(capture):
     assert capture.n == 1
 
 
+def test_a_loop_without_a_round_gives_new_tensors(capture):
+    def program(i, x):
+        return while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * W), (i, x))
+
+    i, x = torch.tensor(7), torch.ones(4)
+    count, found = tracer.compile(program, backend=capture, fullgraph=True)(i, x)
+    found.add_(count.add_(1))
+    assert (i.item(), count.item()) == (7, 8) and torch.equal(x, torch.ones(4))
+
+
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -103,7 +103,7 @@ def while_loop(condition: Body, body: Body, count: int, shared: int, *args: Any)
     carried, rest = args[:count], args[count:]
     while condition(*carried, *rest[:shared])[0]:
         carried = body(*carried, *rest[shared:])
-    return tuple(carried)
+    return tuple([x.clone() if x is given else x for x, given in zip(carried, args)])
 
 
 def scan(
