@@ -612,3 +612,19 @@ def test_what_python_code_raises_in_a_step_is_caught_each_time(given):
         ours, eager = [], []
         want, got = fn(torch.ones(2), make(), eager), compiled(torch.ones(2), make(), ours)
         assert repr((got, ours)) == repr((want, eager))
+
+
+def captured_in_comprehensions(x, items, k=3):
+    outer = lambda: k  # noqa: E731
+    opaque(x)
+    made = [[(lambda: k * x, outer()) for k in items if k] + [lambda: (k, outer())] for k in items]
+    opaque(x)
+    k = 7
+    again = {k: (lambda: k) for k in items}
+    found = [f[0]() if isinstance(f, tuple) else f() for row in made for f in row]
+    return found, outer(), k, [f() for f in again.values()], [outer() for k in items]
+
+
+@pytest.mark.parametrize("items", [[1, 2], [0], []])
+def test_names_of_comprehensions_that_are_captured_variables_too(agree, items):
+    agree(captured_in_comprehensions, torch.ones(2), items)

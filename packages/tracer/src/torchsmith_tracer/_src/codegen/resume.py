@@ -474,18 +474,18 @@ def _closure_loads(body: list[Any], names: Collection[str]) -> None:
     """3.13 loads a cell for a closure with LOAD_FAST, like the comprehension's variable: those
     that end in a function being made mean the outer one."""
     instrs = [(at, item) for at, item in enumerate(body) if isinstance(item, Instr)]
-    own: set[str] = set()
+    own: list[Any] = []  # some of what is compared has no hash
     for k, (_, item) in enumerate(instrs):
         if item.name == "MAKE_CELL" and isinstance(item.arg, CellVar):
-            own.add(item.arg.name)
+            own.append(item.arg.name)
         elif item.name == "STORE_FAST" and item.arg in own:
-            own.discard(item.arg)
+            own.remove(item.arg)
         after = instrs[min(k + 1, len(instrs) - 1)][1]
         if item.name != "MAKE_FUNCTION" or (after.name, after.arg) != _CLOSED:
             continue  # a tuple before it is that of the defaults
         count = instrs[k - 2][1].arg
         for at, load in instrs[max(k - 2 - count, 0) : k - 2]:
-            if load.name == "LOAD_FAST" and load.arg in names and load.arg not in own:
+            if load.name == "LOAD_FAST" and load.arg in [*names] and load.arg not in own:
                 body[at] = _with_arg(load, FreeVar(load.arg))
 
 
