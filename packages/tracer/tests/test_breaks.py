@@ -628,3 +628,34 @@ def captured_in_comprehensions(x, items, k=3):
 @pytest.mark.parametrize("items", [[1, 2], [0], []])
 def test_names_of_comprehensions_that_are_captured_variables_too(agree, items):
     agree(captured_in_comprehensions, torch.ones(2), items)
+
+
+class Breaking:
+    @property
+    def doubled(self):
+        return float(torch.ones(2).sum())
+
+    @classmethod
+    def plain(cls, x):
+        return x + 1
+
+
+class Inheriting(Breaking):
+    @property
+    def doubled(self):
+        return super().doubled + 1
+
+    def several(self, x):
+        parent = super()
+        first = super().doubled
+        self.kept = super().doubled
+        return [super(Inheriting, self).doubled for _ in range(2)], first, parent.plain(x)
+
+
+def test_a_property_of_the_parent_that_breaks():
+    def f(obj, x):
+        return obj.doubled, obj.several(x), obj.kept
+
+    compiled = torchsmith_tracer.compile(f, backend="eager")
+    for _ in range(2):
+        assert str(compiled(Inheriting(), torch.ones(2))) == str(f(Inheriting(), torch.ones(2)))

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
 
 from bytecode import Instr, Label
 
@@ -113,7 +112,7 @@ def native(code: CodeType, info: CodeInfo, ins: Instruction) -> Native:
     name, arg, after = ins.opname, ins.arg, ins.index + 1
     original = _instr(code, ins.index)
     if name in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_SUPER_ATTR"):
-        return _named_load(ins, original, after)
+        return _named_load(ins, after)
     if name == "FOR_ITER":
         ending = {(3, 11): (), (3, 12): ("END_FOR",)}.get(_V, ("END_FOR", "POP_TOP"))
         operation = Operation(
@@ -143,7 +142,7 @@ def native(code: CodeType, info: CodeInfo, ins: Instruction) -> Native:
     return Native(operation, peeks, pops, (NativeExit(after, shape),), "DEREF" in name)
 
 
-def _named_load(ins: Instruction, original: Instr, after: int) -> Native:
+def _named_load(ins: Instruction, after: int) -> Native:
     """Loads that may push a second slot for a following call are run without it."""
     name, arg = ins.opname, ins.arg
     text = str(ins.argval)
@@ -156,8 +155,8 @@ def _named_load(ins: Instruction, original: Instr, after: int) -> Native:
     elif name == "LOAD_ATTR" and _V < (3, 12):
         pair = False
     elif name == "LOAD_SUPER_ATTR":
-        old: Any = original.arg
-        pops, load = 3, Instr("LOAD_SUPER_ATTR", (False, *old[1:]))
+        # ``super()`` without arguments would look for them in the frame, which is another one.
+        pops, load = 3, Instr("LOAD_SUPER_ATTR", (False, True, text))
     shape = _METHOD_SHAPE if pair else "R"
     return Native(Operation(instr=lambda _: [load.copy()]), 0, pops, (NativeExit(after, shape),))
 
