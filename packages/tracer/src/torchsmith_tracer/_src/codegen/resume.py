@@ -427,7 +427,7 @@ def _copy(code: CodeType) -> list[Any]:
     source = _listing(code)
     out: list[Any] = []
     in_head = True
-    own: set[str] = set()  # cells of a comprehension that is being passed
+    own: list[str] = []  # cells of comprehensions that are being passed
     for item in source:
         if isinstance(item, Instr):
             if in_head and item.name in ("MAKE_CELL", "COPY_FREE_VARS"):
@@ -436,9 +436,9 @@ def _copy(code: CodeType) -> list[Any]:
             elif item.name == "RESUME":
                 in_head = False
             elif item.name == "MAKE_CELL":
-                own.add(item.arg.name)
+                own.append(item.arg.name)
             elif item.name == "STORE_FAST" and item.arg in own:
-                own.discard(item.arg)
+                own.remove(item.arg)
             if not (isinstance(item.arg, CellVar) and item.arg.name in own):
                 item = freed(item, cells)
         out.append(item)
