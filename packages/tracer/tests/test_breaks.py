@@ -625,9 +625,24 @@ def captured_in_comprehensions(x, items, k=3):
     return found, outer(), k, [f() for f in again.values()], [outer() for k in items]
 
 
+def hidden_in_one_another(x, items, a=1, b=2):
+    outer = lambda: (a, b)  # noqa: E731
+    opaque(x)
+    texts = {str([opaque(1) for a in items]): (lambda: a)() for a in items}
+    rows = [
+        ([a for a in items], (lambda: a)(), [(a, opaque(b)) for a in items for b in items], a)
+        for a in items
+    ]
+    pairs = [([(lambda: (a, b))() for b in items], (lambda: (a, b))()) for a, b in [(1, 2), (3, 4)]]
+    nested = [[(lambda: a)() for a in [a, a + 1]] + [a] for a in items if [a for a in items]]
+    opaque(x)
+    return texts, rows, pairs, nested, outer(), a, b
+
+
 @pytest.mark.parametrize("items", [[1, 2], [0], []])
 def test_names_of_comprehensions_that_are_captured_variables_too(agree, items):
     agree(captured_in_comprehensions, torch.ones(2), items)
+    agree(hidden_in_one_another, torch.ones(2), items)
 
 
 class Breaking:

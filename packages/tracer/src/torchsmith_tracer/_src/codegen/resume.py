@@ -424,27 +424,38 @@ def _shell(code: CodeType, params: Sequence[str], closure: bool) -> Bytecode:
 def _copy(code: CodeType) -> list[Any]:
     """The instructions of ``code`` with every cell turned into a free variable."""
     cells = frozenset(cells_of(code)) - shadowed_cells(code)
-    source = _listing(code)
     out: list[Any] = []
     in_head = True
-    own: list[str] = []  # cells of comprehensions that are being passed
-    for item in source:
+    hidden: dict[str, list[bool]] = {}
+    before = ""
+    for item in _listing(code):
         if isinstance(item, Instr):
             if in_head and item.name in ("MAKE_CELL", "COPY_FREE_VARS"):
                 # The prologue has the cells already; keep the numbering of instructions.
                 item = Instr("NOP", location=item.location)
             elif item.name == "RESUME":
                 in_head = False
-            elif item.name == "MAKE_CELL":
-                own.append(item.arg.name)
-            elif item.name == "STORE_FAST" and item.arg in own:
-                own.remove(item.arg)
-            if not (isinstance(item.arg, CellVar) and item.arg.name in own):
+            before = _follow(hidden, item, before)
+            if not (isinstance(item.arg, CellVar) and hidden[item.arg.name][-1:] == [True]):
                 item = freed(item, cells)
         out.append(item)
     if len(cells) < len(cells_of(code)):
         _closure_loads(out, shadowed_cells(code))
     return out
+
+
+def _follow(hidden: dict[str, list[bool]], item: Instr, before: str) -> str:
+    """Note what ``item`` does to variables of inlined comprehensions: by name, whether those that
+    hide it are cells, innermost last. ``before`` is what this gave last."""
+    name = item.arg.name if isinstance(item.arg, CellVar) else item.arg
+    found = hidden.setdefault(name, []) if isinstance(name, str) else []
+    if item.name == "LOAD_FAST_AND_CLEAR":
+        found.append(False)
+    elif item.name == "MAKE_CELL":
+        found[-1:] = [True] * len(found[-1:])
+    elif item.name == "STORE_FAST" and before not in ("FOR_ITER", "UNPACK_SEQUENCE", "UNPACK_EX"):
+        del found[-1:]  # what the comprehension has hidden is back
+    return before if item.name.startswith("STORE_") else item.name
 
 
 def shadowed_cells(code: CodeType) -> frozenset[str]:
@@ -474,18 +485,17 @@ def _closure_loads(body: list[Any], names: Collection[str]) -> None:
     """3.13 loads a cell for a closure with LOAD_FAST, like the comprehension's variable: those
     that end in a function being made mean the outer one."""
     instrs = [(at, item) for at, item in enumerate(body) if isinstance(item, Instr)]
-    own: list[Any] = []  # some of what is compared has no hash
+    hidden: dict[str, list[bool]] = {}
+    before = ""
     for k, (_, item) in enumerate(instrs):
-        if item.name == "MAKE_CELL" and isinstance(item.arg, CellVar):
-            own.append(item.arg.name)
-        elif item.name == "STORE_FAST" and item.arg in own:
-            own.remove(item.arg)
+        before = _follow(hidden, item, before)
         after = instrs[min(k + 1, len(instrs) - 1)][1]
         if item.name != "MAKE_FUNCTION" or (after.name, after.arg) != _CLOSED:
             continue  # a tuple before it is that of the defaults
         count = instrs[k - 2][1].arg
         for at, load in instrs[max(k - 2 - count, 0) : k - 2]:
-            if load.name == "LOAD_FAST" and load.arg in [*names] and load.arg not in own:
+            name = load.arg if isinstance(load.arg, str) else ""
+            if load.name == "LOAD_FAST" and name in names and hidden.get(name, [])[-1:] != [True]:
                 body[at] = _with_arg(load, FreeVar(load.arg))
 
 
