@@ -242,3 +242,34 @@ def test_a_lock_is_released_when_the_rest_is_interrupted_at_run_time():
     with pytest.raises(Stop):
         compiled(torch.ones(2), [])
     assert not LOCK.locked()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_write_to_memory_that_is_read(dynamic):
+    """With symbolic sizes, only running tells that torch refuses it."""
+
+    def f(x):
+        x.mul_(2)
+        x[:3].add_(x[1:])
+        return x
+
+    for fn in (f, torchsmith_tracer.compile(f, backend="eager", dynamic=dynamic)):
+        x = torch.ones(4)
+        with pytest.raises(RuntimeError, match="single memory location"):
+            fn(x)
+        assert x.tolist() == [2, 2, 2, 2] and x._version == 1
+
+
+@pytest.mark.parametrize("network", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
+def test_recurrent_networks_are_not_tried_with_other_sizes(network):
+    """Their kernels read beyond parameters that are too small."""
+    network = network(4, 3, num_layers=2, bidirectional=True).bfloat16()
+
+    def f(x, seen):
+        seen.add_(1)
+        return network(x)[0]
+
+    x, seen = torch.randn(5, 2, 4).bfloat16(), torch.zeros(1)
+    compiled = torchsmith_tracer.compile(f, backend="eager")
+    torch.testing.assert_close(compiled(x, seen), f(x, seen))
+    assert seen.item() == 2

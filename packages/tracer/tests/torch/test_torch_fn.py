@@ -341,3 +341,20 @@ def test_an_operator_writes_what_its_schema_says(check):
         return first, x * 2, y - 1, ops.double_(x, y) is x
 
     check(program, torch.ones(3), torch.arange(3.0), graphs=1, fullgraph=True)
+
+
+@pytest.mark.parametrize("dropout", [torch.nn.Dropout(0.0), torch.nn.AlphaDropout(0.0)])
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_dropout_of_nothing_gives_its_argument(dropout, wanted, dynamic):
+    def f(x):
+        y = x * 1
+        z = dropout(y)
+        z += 1
+        return y, dropout(x)
+
+    x = torch.randn(3, 4, requires_grad=wanted)
+    compiled = torchsmith_tracer.compile(f, backend="eager", dynamic=dynamic)
+    y, same = compiled(x)
+    torch.testing.assert_close(y, x + 1)
+    assert same is x

@@ -64,7 +64,7 @@ _WRITE_LISTS = {
     for name in dir(torch)
     if re.fullmatch(r"_(foreach|fused)_\w+_", name)
 }
-_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 _ATOMS = (int, float, bool, str, bytes, type(None), type(Ellipsis), complex)
 # What torch raises, and what it says, of operators that need more than a fake tensor has.
 _REFUSALS = {
@@ -216,7 +216,7 @@ class FakeRunner:
                 if op == "call_method":
                     method = getattr(args[0], target)  # type: ignore[arg-type]
                     result: object = method(*args[1:], **kwargs)
-                elif target in _RECURRENT and len(args) == 9 and not kwargs:
+                elif target in RECURRENT and len(args) == 9 and not kwargs:
                     result = _of_any_length(target, *args)
                 else:
                     result = target(*args, **kwargs)  # type: ignore[operator]

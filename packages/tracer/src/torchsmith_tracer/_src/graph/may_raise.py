@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
-from torchsmith_tracer._src.graph.fakes import TRACKING, in_place
-from torchsmith_tracer._src.torch_private import map_nodes
+from torchsmith_tracer._src.graph.fakes import RECURRENT, TRACKING, in_place
+from torchsmith_tracer._src.torch_private import map_nodes, storage_id
 
 _BY_INDEX = frozenset(
     "getitem setitem __getitem__ __setitem__ index index_put _index_put_impl gather index_select "
@@ -93,9 +93,18 @@ def refuses_types(node: fx.Node) -> bool:
         return False
     given = [a for a in (*node.args, *node.kwargs.values()) if not isinstance(a, fx.Node)]
     key = node.target, types, tuple([type(a) for a in given])
-    if key not in _refuses:
-        _refuses[key] = _fails_on_ones(node)
+    if key not in _refuses:  # the kernels of recurrent networks trust the sizes of their parameters
+        _refuses[key] = node.target in RECURRENT or _fails_on_ones(node)
     return _refuses[key]
+
+
+def overlaps(node: fx.Node) -> bool:
+    """Whether a call writes memory that another argument may lie in, too, which torch refuses."""
+    if not (in_place(node.target) or "out" in node.kwargs):
+        return False
+    fakes = [n.meta["example_value"] for n in node.all_input_nodes]
+    stores = [storage_id(f) for f in fakes if isinstance(f, torch.Tensor)]
+    return len(set(stores)) < len(stores)
 
 
 def _fails_on_ones(node: fx.Node) -> bool:

@@ -27,7 +27,14 @@ from torchsmith_guards import Source
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.graph import asserts, cleanup, known_range, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given, collect_tensors
-from torchsmith_tracer._src.graph.may_raise import Operation, draws, may_raise, refuses_types, stays
+from torchsmith_tracer._src.graph.may_raise import (
+    Operation,
+    draws,
+    may_raise,
+    overlaps,
+    refuses_types,
+    stays,
+)
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
 from torchsmith_tracer._src.torch_private import (
     CapturedGraph,
@@ -414,7 +421,7 @@ class OutputGraph:
         if not risk and (self.may_fail or not (operation.fails or self.draws)):
             return
         fails = self._fails(node) if operation.fails else refuses_types(node)
-        if fails or (self.inference and self._saves_inference(node)):
+        if fails or overlaps(node) or (self.inference and self._saves_inference(node)):
             before = self.may_fail
             self.may_fail = True
             self.at_risk |= risk

@@ -380,9 +380,11 @@ _HALF = ConstantValue(0.5)
 def _dropout(
     tx: Trace, input: Value, p: Value = _HALF, training: Value = NONE, inplace: Value = FALSE
 ) -> Value | None:
-    """Outside of training dropout gives its very argument."""
-    if isinstance(training, ConstantValue) and training.value is False:
-        rate = p.sym if isinstance(p, SymNumValue) else p.as_constant()
-        if isinstance(rate, int | float | torch.SymFloat) and isinstance(input, TensorValue):
-            return input if bool(rate >= 0) and bool(rate <= 1) else None
+    """Outside of training, and where there is nothing to drop, dropout gives its very argument."""
+    rate = p.sym if isinstance(p, SymNumValue) else p.as_constant()
+    if isinstance(rate, int | float | torch.SymFloat) and isinstance(input, TensorValue):
+        idle = isinstance(training, ConstantValue) and training.value is False
+        empty = any(type(n) is int and n == 0 for n in input.fake.shape)
+        if bool(rate >= 0) and bool(rate <= 1):
+            return input if idle or empty or bool(rate == 0) else None
     return None
