@@ -142,6 +142,12 @@ REFUSED = [
     (lambda x: torch.sub(x, 2, alpha=True), WHOLE),
     (lambda x: torch.rsub(x, 2, alpha=2.5), WHOLE),
     (lambda x: x.add_(x, alpha=True), WHOLE.float()),
+    (lambda x: torch.bitwise_right_shift(x, x), TRUTHS),
+    (lambda x: F.max_pool2d(x[None], 1), TRUTHS),
+    (lambda x: F.max_pool1d(x[None], 1), WHOLE),
+    (lambda x: F.hardtanh(x, -1.0, 7e4), WHOLE.half()),
+    (lambda x: F.nll_loss(x, x[:, 0] * 0), WHOLE),
+    (lambda x: F.interpolate(x[None, None], scale_factor=2.0), WHOLE),
 ]
 
 
@@ -235,6 +241,12 @@ HOLDS = [
     lambda x, n: x.scatter(0, torch.tensor([1]), n),
     lambda x, n: x.clamp(max=n),
     lambda x, n: (x.clone()[:1].fill_(n),)[0],
+    lambda x, n: torch.where(x > 0, x, n),
+    lambda x, n: x.add(x, alpha=n),
+    lambda x, n: torch.addcmul(x, x, x, value=n),
+    lambda x, n: F.elu(x.float(), n),
+    lambda x, n: x.float().lerp(x.float() + 1, n),
+    lambda x, n: x.float().bfloat16() ** n,
 ]
 NUMBERS = [
     *((torch.float32, n) for n in (1e39, -3.4e38, float("inf"), float("nan"))),
@@ -260,6 +272,28 @@ def test_numbers_that_elements_cannot_hold_are_eagers_errors(program):
             got = smith(fx.symbolic_trace(lambda x: program(x, number)), [x])(x)  # noqa: B023
             assert got.dtype == expected.dtype
             torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("program", HOLDS)
+def test_symbols_stand_for_numbers_that_elements_can_hold(program):
+    for dtype, known in [(torch.float32, 2.5), (torch.float16, 2.5), (torch.uint8, 3)]:
+        x, env = torch.ones(3).to(dtype), guards.ShapeEnv()
+        symbol = env.create_symbol(known, guards.LocalSource("n"))
+        with torch.no_grad():
+            run = compile_graph(fx.symbolic_trace(program), [x, symbol], SETTINGS)
+        for number in (known + 1, 1e39, 7e4, -1e6, 300):
+            if type(number) is not type(known):
+                continue
+            allowed = all(
+                guard.condition.evaluate(dict.fromkeys(env.hints, number)) for guard in env.guards
+            )
+            try:
+                expected = program(x, number)
+            except RuntimeError:
+                assert not allowed
+            else:
+                if allowed:
+                    torch.testing.assert_close(run(x, number), expected)
 
 
 @pytest.mark.parametrize("bend", [float("nan"), float("inf"), -1.0, 0.0, 1e-30, 2.0])

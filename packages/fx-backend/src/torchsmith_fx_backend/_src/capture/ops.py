@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from typing import Any
 
 import torch
+from torchsmith_guards import hint_of
 
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload, has_composite_kernel
 
@@ -65,10 +67,12 @@ _FACTORIES = frozenset(
 _REFUSES = {
     name: which
     for which, names in {
-        "a first truth": "abs ceil floor round trunc relu threshold argmax argmin addcmul",
-        "truths alone": "clamp clamp_min clamp_max fmod remainder floor_divide bitwise_left_shift",
+        "a first truth": "abs ceil floor round trunc relu threshold argmax argmin addcmul "
+        "max_pool2d_with_indices",
+        "truths alone": "clamp clamp_min clamp_max fmod remainder floor_divide bitwise_left_shift "
+        "bitwise_right_shift",
         "a first integer": "frac hardswish hardsigmoid leaky_relu _prelu_kernel lerp logcumsumexp "
-        "var std var_mean std_mean",
+        "var std var_mean std_mean max_pool1d",
         "integers divided": "addcdiv",
         "a truth": "sub rsub",
         "a scale": "add",
@@ -80,14 +84,20 @@ _REFUSES = {
 }
 
 
-# Positions of numbers that become elements; on a CPU, also of limits that elements are compared to.
+# Positions of numbers that become elements or are computed with as such (refused more than eager
+# does, since aten judges then); on a CPU, also of limits that elements are compared to.
 _ELEMENTS = {
-    **dict.fromkeys(("full", "full_like", "fill", "fill_diagonal"), (1,)),
-    **dict.fromkeys(("new_full", "masked_fill", "constant_pad_nd"), (2,)),
-    **dict.fromkeys(("index_fill", "scatter"), (3,)),
-    "scalar_tensor": (0,),
+    name: places
+    for places, names in {
+        (0,): "scalar_tensor",
+        (1,): "full full_like fill fill_diagonal pow leaky_relu remainder fmod floor_divide",
+        (2,): "new_full masked_fill constant_pad_nd add sub rsub lerp",
+        (3,): "index_fill scatter addcmul addcdiv",
+        (1, 2, 3): "elu",
+    }.items()
+    for name in names.split()
 }
-_LIMITS = {"clamp": (1, 2), "clamp_min": (1,), "clamp_max": (1,), "threshold": (1, 2)}
+_LIMITS = dict.fromkeys("clamp clamp_min clamp_max threshold hardtanh".split(), (1, 2))
 
 
 # Queries about a tensor object: answered from metadata, never recorded.
@@ -129,15 +139,17 @@ def op_info(op: OpOverload) -> OpInfo:
         reads_value=torch.Tag.data_dependent_output in tags,
         seeded=seeded,
         refuses=_REFUSES.get(known_as, ""),
-        numbers=_ELEMENTS.get(known_as) or _LIMITS.get(known_as, ()),
+        numbers=_ELEMENTS.get(known_as) or _LIMITS.get(known_as, ())[: len(schema.arguments) - 1],
     )
 
 
 def is_refused(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Whether eager has no such operator for operands of these dtypes, or cannot hold a number in
     them, and says so when it runs."""
-    if any(not _fits(args[i], args, kwargs, info) for i in info.numbers if i < len(args)):
-        return True
+    for i in info.numbers:
+        number = args[i] if i < len(args) else kwargs.get(info.names[i])
+        if not _fits(number, args, kwargs, info):
+            return True
     if not info.refuses:
         return False
     kinds = [a.dtype if isinstance(a, torch.Tensor) else type(a) for a in args if a is not None]
@@ -160,7 +172,8 @@ def is_refused(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object
             others = {k for k in kinds[1:] if isinstance(k, torch.dtype)} - {kinds[0]}
             return bool(others) and (others != {torch.float32} or kinds[0] is torch.float64)
         case "other weights" if not any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
-            return any(isinstance(k, torch.dtype) and k is not kinds[0] for k in kinds[2:])
+            others = {k for k in kinds[2:] if isinstance(k, torch.dtype)} - {kinds[0]}
+            return integral[0] or bool(others)
     scale = kwargs.get("alpha", args[2] if len(args) > 2 else 1)  # of a sum or difference
     if isinstance(scale, bool):
         return not all(truths[:2])
@@ -168,28 +181,33 @@ def is_refused(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object
     return isinstance(scale, float) and all(whole[:2])
 
 
-def _fits(
-    number: object, args: Sequence[object], kwargs: Mapping[str, object], info: OpInfo
-) -> bool:
-    """Whether ``number`` can be an element, as ``c10::Scalar::to`` decides; so can symbols."""
+def _fits(number: Any, args: Sequence[object], kwargs: Mapping[str, object], info: OpInfo) -> bool:
+    """Whether ``number`` can be an element, as ``c10::Scalar::to`` decides. What a symbol is at
+    this call decides, too, and is guarded; one that depends on the data can."""
     tensor = args[0] if isinstance(args[0], torch.Tensor) else None
     dtype = kwargs.get("dtype") or (torch.get_default_dtype() if tensor is None else tensor.dtype)
-    if type(number) not in (int, float) or not isinstance(dtype, torch.dtype):
+    exact = type(number) in (int, torch.SymInt)
+    if not (exact or type(number) in (float, torch.SymFloat)) or not isinstance(dtype, torch.dtype):
         return True
-    assert isinstance(number, (int, float))
-    whole = type(number) is int and (tensor is None and kwargs.get("dtype") is None)
+    unknown = type(number) in (torch.SymInt, torch.SymFloat) and (
+        dtype.itemsize >= 8  # holds whatever a symbol is
+        or (exact and dtype.is_floating_point and dtype is not torch.float16)
+        or hint_of(number) is None
+    )
+    whole = exact and (tensor is None and kwargs.get("dtype") is None)
     limits = info.name.removesuffix("_") in _LIMITS
     elsewhere = tensor is not None and tensor.device.type != "cpu"
-    if dtype is torch.bool or whole or (limits and elsewhere):
+    if dtype is torch.bool or unknown or whole or (limits and elsewhere):
         return True
     if dtype.is_floating_point or dtype.is_complex:
-        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
-    if limits and isinstance(number, float):  # compared as floats
+        most = torch.finfo(dtype).max
+        return bool(-most <= number <= most or number != number or number in (math.inf, -math.inf))
+    if limits and not exact:  # compared as floats
         return True
     least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-    if least == 0 and type(number) is int:
+    if least == 0 and exact:
         least = -most  # wraps around
-    return least <= number <= most
+    return bool(least <= number <= most)
 
 
 _FUNCTIONAL_NAMES = {

@@ -176,12 +176,17 @@ def _nearest(p: Point, x: Index, size: Index, out: Index, given: object) -> Inde
     return p.body.position(place, size)
 
 
+def _resampled(node: fx.Node) -> bool:
+    dtype: torch.dtype = node.meta["val"].dtype
+    return dtype.is_floating_point or dtype is torch.uint8
+
+
 def _planes(p: Point) -> tuple[fx.Node, Coords]:
     source = p.operand()
     return source, p.body.graph.info(source).shape[-2:]
 
 
-@lowering(aten.upsample_nearest2d.default, cost=4, moves=True, window=True)
+@lowering(aten.upsample_nearest2d.default, cost=4, moves=True, window=True, applies=_resampled)
 def upsample_nearest(p: Point) -> Value:
     source, sizes = _planes(p)
     scales = p.arg(2, "scales_h"), p.arg(3, "scales_w")

@@ -105,7 +105,7 @@ def _reduced(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     included = argument(node, 5, "include_self", True)
     dtype = target.meta["val"].dtype
     mean = reduce == "mean"
-    if dtype is torch.bool or (included and not mean):
+    if dtype is torch.bool or dtype.is_complex or (included and not mean):
         return None
     low = not dtype.is_floating_point
     most = torch.iinfo(dtype).max if low else float("inf")
