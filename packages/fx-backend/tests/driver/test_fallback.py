@@ -158,3 +158,22 @@ def test_results_that_need_gradients_of_nothing_given(caplog):
     torch.testing.assert_close(found, made_inside(x))
     found.backward()
     assert "results that need gradients of which no input is given" in caplog.text
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_results_whose_gradients_reach_no_input(several):
+    """The leaf of what is differentiated is made inside; the input wants gradients all the same."""
+
+    def of_a_copy(x):
+        made = x.detach().clone().requires_grad_()
+        return (made * 2, x * 3) if several else (made * 2,)
+
+    x = torch.randn(3, requires_grad=True)
+    graph = fx.symbolic_trace(of_a_copy)
+    for node, value in zip(graph.graph.output_node().args[0], of_a_copy(x)):
+        node.meta["example_value"] = value
+    found, want = smith(graph, [x])(x), of_a_copy(x)
+    for mine, eager in zip(found, want, strict=True):
+        torch.testing.assert_close(mine, eager)
+        mine.sum().backward()
+    assert several is (x.grad is not None)

@@ -630,6 +630,8 @@ def _find_saved(joint: Joint, made: Collection[int], shown: Mapping[tuple[Any, i
             kept[node] = kept.get(node, False) or itself
     if joint.passed and (joint.spent or any(joint._roots[i].output_nr for _, i in joint.cuts)):
         raise UnsupportedError(what="a result of what got into an input with a gradient")
+    if joint.wanted and joint.differentiable and not any(map(joint.reached, joint.differentiable)):
+        raise UnsupportedError(what="results whose gradients reach no input")
     joint.kept = frozenset(kept)
     joint.viewed = frozenset(node for node, itself in kept.items() if not itself)
 
