@@ -107,6 +107,24 @@ def traced_by_hand_setitem():
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
+def test_a_write_that_eager_refuses_leaves_no_write_before_it(capfd):
+    """A program that is run again from its beginning then finds everything as it was."""
+
+    def program(a, b):
+        b.mul_(2)
+        a.add_(b)
+        return a
+
+    with torch.no_grad():
+        compiled = compile_graph(traced(program), [torch.randn(4), torch.randn(4)])
+        whole = torch.arange(6.0)
+        a, b = whole[:4], whole[2:]
+        with pytest.raises(RuntimeError, match="unsupported operation: some elements"):
+            compiled(a, b)
+    assert torch.equal(whole, torch.arange(6.0)) and whole._version == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_written_inputs_that_share_memory_run_as_captured():
     fn = lambda a, b: (a.add_(1), b * 2)
     x = torch.randn(4, 4)

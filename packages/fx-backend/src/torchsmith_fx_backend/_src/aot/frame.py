@@ -13,7 +13,12 @@ from typing import Any, cast
 
 import torch
 
-from torchsmith_fx_backend._src.capture.torch_private import has_autocast, pytree, without_autocast
+from torchsmith_fx_backend._src.capture.torch_private import (
+    has_autocast,
+    pytree,
+    set_version,
+    without_autocast,
+)
 from torchsmith_fx_backend._src.runtime.addresses import addresses, overlap
 from torchsmith_fx_backend.errors import UnsupportedError
 
@@ -92,7 +97,9 @@ class Frame:
         separate = apart(examples, self.mutated, tensors, written)
         changed = _changed(eager, named or {}, tensors) if tensors else None
         if separate is not None or self.frozen or changed is not None:
-            call = _checked(call, eager, separate, self.frozen, changed)
+            call = _checked(
+                call, getattr(eager, "forward", eager), separate, self.frozen, changed, self.mutated
+            )
         if call is not built:
             call.source, call.kernels = built.source, built.kernels
         return call
@@ -191,6 +198,7 @@ def _checked(
     apart: Callable[[Sequence[Any]], bool] | None,
     frozen: tuple[tuple[int, object], ...],
     changed: Callable[[], bool] | None,
+    written: Sequence[int],
 ) -> Callable[..., Any]:
     def run(*inputs: object) -> Any:
         if changed is not None and changed():
@@ -199,10 +207,23 @@ def _checked(
         reason = differs(inputs, frozen, apart)
         if reason is not None:
             log.info("%s: running as captured", reason)
-            return eager(*inputs)
+            return _or_unchanged(eager, inputs, [inputs[i] for i in written])
         return call(*inputs)
 
     return run
+
+
+def _or_unchanged(run: Callable[..., Any], inputs: Sequence[Any], written: Sequence[Any]) -> Any:
+    """``run(*inputs)``. Where that raises, as eager does at a write to what is read, all is as
+    before: a program may run again from its beginning."""
+    kept = [(t, t._version, t.detach().clone()) for t in written if not t.is_inference()]
+    try:
+        return run(*inputs)
+    except Exception:
+        for tensor, version, content in kept:
+            tensor.detach().copy_(content)
+            set_version(tensor, version)
+        raise
 
 
 def differs(

@@ -312,6 +312,11 @@ def run_backward(
     )
 
 
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Give a tensor an earlier version: what was written since has been taken back."""
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+
+
 def hook(tensor: torch.Tensor, function: Callable[[torch.Tensor], Any] | None) -> None:
     """``tensor.register_hook``, which takes a number that programs see, for a tensor of our own
     that has no hook; None takes that of a leaf off again."""
