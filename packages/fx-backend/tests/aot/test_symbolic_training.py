@@ -228,3 +228,21 @@ def test_numbers_that_a_backward_pass_keeps_stay_symbolic(fn):
         expected.sin().sum().backward()
         torch.testing.assert_close(mine.grad, theirs.grad)
     assert "f == 0.25" not in {str(guard.expected) for guard in env.shape_guards()}
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x, n: x**n, lambda x, n: n**x, lambda x, n: torch.pow(x, n) + x.lerp(x.sin(), n)]
+)
+def test_whole_numbers_that_a_backward_pass_keeps_stay_symbolic(fn):
+    env = guards.ShapeEnv()
+    x = guards.FakeMode(env).fakeify(torch.randn(6, requires_grad=True))
+    n = env.create_symbol(2, guards.LocalSource("n"))
+    run = compile_training(fx.symbolic_trace(fn), [x, n])
+    for number in (2, 3, 6):
+        mine = torch.linspace(-2, 2, 6).requires_grad_()
+        theirs = mine.detach().clone().requires_grad_()
+        result, expected = run(mine, number), fn(theirs, number)
+        torch.testing.assert_close(result, expected)
+        result.sin().sum().backward()
+        expected.sin().sum().backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)

@@ -50,7 +50,7 @@ class FloatCalls:
             if target in _RECORDED:
                 return _RECORDED[target](self, *args, **kwargs)
         if target in _DIFFERENTIATED and torch.is_grad_enabled():
-            if any(type(x) is torch.SymFloat for x in (*args, *kwargs.values())):
+            if any(type(x) in (torch.SymFloat, torch.SymInt) for x in (*args, *kwargs.values())):
                 return _DIFFERENTIATED[target](*args, **kwargs)
         return NotImplemented
 
@@ -390,13 +390,15 @@ def _tensor(number: Any, like: Tensor) -> Tensor:
 
 
 def _pow(x: Any, y: Any) -> Any:
+    if any(isinstance(v, Tensor) and not v.is_floating_point() for v in (x, y)):
+        return NotImplemented
     if isinstance(x, Tensor) and not isinstance(y, Tensor):
         y = _tensor(y, x)
     elif isinstance(y, Tensor) and not isinstance(x, Tensor):
         x = _tensor(x, y)
     else:
         return NotImplemented
-    return NotImplemented if x.is_complex() or y.is_complex() else torch.pow(x, y)
+    return torch.pow(x, y)
 
 
 def _lerp(input: Tensor, end: Tensor, weight: Any) -> Any:
