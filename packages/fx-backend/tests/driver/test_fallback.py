@@ -177,3 +177,31 @@ def test_results_whose_gradients_reach_no_input(several):
         torch.testing.assert_close(mine, eager)
         mine.sum().backward()
     assert several is (x.grad is not None)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_gradient_that_is_kept_after_its_tensor_was_used_is_whole(written):
+    """It is that of the tensor as it is when it is kept, after what was written to it."""
+    held = []
+
+    def program(x):
+        y = x * 2
+        z = y + 1
+        if written:
+            y.mul_(3)
+        y.retain_grad()
+        return y, z * y
+
+    class Noting(fx.Interpreter):
+        def run_node(self, n):
+            n.meta["example_value"] = found = super().run_node(n)
+            return found
+
+    graph, example = fx.symbolic_trace(program), torch.randn(3, requires_grad=True)
+    Noting(graph).run(example)
+    for run in (program, smith(graph, [example])):
+        x = torch.linspace(-1, 1, 3).requires_grad_()
+        y, z = run(x)
+        z.sum().backward()
+        held.append((y.grad, x.grad))
+    torch.testing.assert_close(held[1], held[0])

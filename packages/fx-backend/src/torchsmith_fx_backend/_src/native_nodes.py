@@ -32,6 +32,8 @@ _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad"))
 _CONTROL = frozenset(("cond", "while_loop"))
 # Changes of mode, which capture follows within a graph, but not over a cut.
 _MODE = re.compile("(_cuda)?_set_.*|_(enter|exit)_(autocast|inference_mode)")
+# Names of what may write in place.
+_WRITING = re.compile(r".*[^_]_|setitem|i(add|sub|mul|pow|mod|and|or|xor|\w+(div|shift|mul))")
 
 _EXAMPLES = ("example_value", "val")
 
@@ -65,6 +67,18 @@ def failing_node(error: BaseException | None) -> fx.Node | None:
 def alike(gm: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
     """The nodes that call what ``node`` calls."""
     return [n for n in gm.graph.nodes if n.op == node.op and n.target == node.target]
+
+
+def _with_gradients_apart(nodes: list[fx.Node]) -> list[fx.Node]:
+    """``nodes`` with each ``retain_grad`` right after its tensor: what uses that is another part
+    then, through which its gradient comes whole. Writes stay where they are."""
+    for node in [n for n in nodes if _name(n) == "retain_grad"]:
+        place, now = nodes.index(node.all_input_nodes[0]), nodes.index(node)
+        between = nodes[place + 1 : now]
+        writes = any("out" in n.kwargs or _WRITING.fullmatch(_name(n)) for n in between)
+        if not writes and nodes[place].op != "placeholder":
+            nodes.insert(place + 1, nodes.pop(now))
+    return nodes
 
 
 def cut(
@@ -108,7 +122,7 @@ def cut(
         inside |= indexed is not None and indexed not in tensors
         return inside or node in apart or _is_native(node) or bool(_MODE.fullmatch(_name(node)))
 
-    *nodes, output = gm.graph.nodes
+    *nodes, output = _with_gradients_apart([*gm.graph.nodes])
     others = [n for n in nodes if n.op != "get_attr" and n not in picks]
     calls = [n for node in others for n in _with(node, picks)]
     for as_it_is, run in itertools.groupby(calls, lambda n: n.op == "placeholder" or native(n)):

@@ -206,7 +206,7 @@ class Joint:
                             known = grads[i]
                             grads[i] = grad if known is None else known + grad
         except (RuntimeError, NotImplementedError) as error:
-            raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
+            raise UnsupportedError(what=f"a backward pass that raises ({_line(error)})") from error
         finally:
             for leaf in hooked:
                 hook(leaf, None)
@@ -584,6 +584,11 @@ class _Collector:
         return position
 
 
+def _line(error: Exception) -> str:
+    """Its first line: traces of C++ may follow."""
+    return str(error).partition("\n")[0]
+
+
 def _find_saved(joint: Joint, made: Collection[int], shown: Mapping[tuple[Any, int], int]) -> None:
     """What eager autograd keeps for the backward pass, read from its nodes."""
     kept: dict[fx.Node, bool] = {}
@@ -679,7 +684,7 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
         except RuntimeError as error:
             if "a second time" in str(error):
                 return None
-            raise UnsupportedError(what=f"a backward pass that raises ({error})") from error
+            raise UnsupportedError(what=f"a backward pass that raises ({_line(error)})") from error
         for tensor in found if isinstance(found, (list, tuple)) else (found,):
             result.some = result.some or isinstance(tensor, torch.Tensor)
             if isinstance(tensor, FakeTensor):
