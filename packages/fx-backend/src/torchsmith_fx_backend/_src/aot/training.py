@@ -192,9 +192,6 @@ class Training:
         order = (*joint.turns, *joint.sources[len(joint.wanted) :])
 
         def part(results: Sequence[int], inputs: Collection[int], own: Division | None) -> Part:
-            if not inputs:
-                what = "results that need gradients of which no input is given"
-                raise UnsupportedError(what=what)
             turns = in_turn([i for i in order if i in inputs], leaves)
             places = {position: i for i, position in enumerate(results)}
             tangents = tuple(places.get(i) for i in joint.differentiable)
