@@ -16,6 +16,7 @@ import logging
 import operator
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -73,6 +74,9 @@ INNER = (
     "computed from it is differentiated, whose gradient does not come by the first. Compile the "
     "two apart, or with options={'training': 'eager'}"
 )
+
+
+_Watched = tuple[Mapping[int, Any], weakref.ref[torch.Tensor]]
 
 
 @dataclass(eq=False)
@@ -381,7 +385,7 @@ class _Call:
     numbers: Sequence[Any]  # that the forward half saves
     given: Given | None  # to the call, if a second run is possible
     loan: Any  # of the memory of a recording, if what is saved lies there
-    inner: Sequence[tuple[Any, frozenset[int]]] = ()  # results that others are computed from
+    inner: Sequence[tuple[_Watched, frozenset[int]]] = ()  # results that others are computed from
 
 
 class CompiledFunction(torch.autograd.Function):
@@ -422,9 +426,11 @@ class CompiledFunction(torch.autograd.Function):
             results = tuple(i for i, t in zip(order, tangents) if t is not None)
             if not results:
                 return (None,) * (3 + len(part.inputs))
-        for inner, users in call.inner:
-            if not users.isdisjoint(results) and _is_watched(inner()):
-                raise RuntimeError(INNER)
+        for (hooks, result), users in call.inner:
+            if not users.isdisjoint(results):
+                tensor = result()
+                if hooks or (tensor is not None and tensor.retains_grad):
+                    raise RuntimeError(INNER)
         saves = not training.saving.isdisjoint(results)
         for tensor, version, users in ctx.guarded:
             if not users.isdisjoint(results):
@@ -460,8 +466,12 @@ class CompiledFunction(torch.autograd.Function):
         return (None, None, None, *items(part.gradients)(found))
 
 
-def _is_watched(tensor: torch.Tensor | None) -> bool:
-    return tensor is not None and bool(tensor._backward_hooks or tensor.retains_grad)
+def _watch(result: torch.Tensor) -> _Watched:
+    """The hooks that a result will have, which may outlive it, and the result."""
+    if result._backward_hooks is None:
+        result._backward_hooks = OrderedDict()
+        result.grad_fn._register_hook_dict(result)  # type: ignore[union-attr]
+    return result._backward_hooks, weakref.ref(result)
 
 
 _apply = apply_of(CompiledFunction, guarded=(), held=None, laid=None)
@@ -656,6 +666,7 @@ def callable_of(
     fresh = all(result.kind == "fresh" and not result.steps for result in results)
     returned = tuple(result.index for result in results)
     made_of = items(returned) if fresh else None
+    inner = tuple(joint.inner.items())
     # A backward pass takes what was made last first: by part, the views that come before it.
     early: list[list[int]] = [[] for _ in parts]
     for i, turn in ((i, r.turn) for i, r in enumerate(results) if r.turn is not None):
@@ -706,8 +717,7 @@ def callable_of(
         if simple:
             call = _Call(training, parts[0], numbers, given, loan)
             found = _apply(call, outputs, kept, *items(parts[0].inputs)(inputs))
-            if joint.inner:
-                call.inner = [(weakref.ref(found[i]), users) for i, users in joint.inner.items()]
+            call.inner = [(_watch(found[i]), users) for i, users in inner]
             return found
         made_in, sources = outputs[:], inputs
         if cuts:
@@ -741,10 +751,9 @@ def callable_of(
                 for i, result in enumerate(results):
                     view = views[i] if i in views else _make(result, inputs, outputs, made)
                     made.append(view)
-            if joint.inner:
-                inner = [(weakref.ref(made[i]), users) for i, users in joint.inner.items()]
-                for call in calls:
-                    call.inner = inner
+            watched = [(_watch(made[i]), users) for i, users in inner]
+            for call in calls:
+                call.inner = watched
             return tuple(made) if flat_result else pytree.tree_unflatten(made, spec)
         except Exception as error:
             error.written = [inputs[i] for i in joint.mutated]  # type: ignore[attr-defined]
