@@ -73,3 +73,29 @@ def test_who_does_not_watch_gets_eagers():
         return x.grad
 
     torch.testing.assert_close(gradient(torchsmith.compile(plain)), gradient(plain))
+
+
+@pytest.mark.parametrize("sizes", [(3,), (3, 4, 5)])
+def test_a_hook_that_breaks_the_graph_sees_all_of_a_gradient(sizes):
+    seen = []
+
+    def note(grad):
+        seen.append(grad)
+        return grad * 2
+
+    def program(x):
+        y = x * 2
+        z = y.sin()
+        y.register_hook(note)
+        return z * y + z.cos()
+
+    compiled = torchsmith.compile(program)
+    for size in sizes:
+        sides = []
+        for fn in (program, compiled):
+            seen.clear()
+            x = torch.linspace(-1, 1, size, requires_grad=True)
+            fn(x).sum().backward()
+            sides.append((x.grad, *seen))
+        torch.testing.assert_close(*sides)
+        assert len(seen) == 1

@@ -27,7 +27,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
 from torchsmith_fx_backend._src.nested import Compile
 
 # What tracers call in graphs for backends that have ``native_nodes``.
-_HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad"))
+_HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad", "watched"))
 # What data decides about; their bodies are called as they are.
 _CONTROL = frozenset(("cond", "while_loop"))
 # Changes of mode, which capture follows within a graph, but not over a cut.

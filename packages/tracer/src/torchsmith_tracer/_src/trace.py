@@ -71,6 +71,7 @@ class Graph(Protocol):
     contexts: list[OpenContext]
     turned: list[Switch]
     hooked: bool
+    watched: dict[fx.Node, Callable[..., None]]
     mutated: set[int]
     counted: set[int]
     inference: set[int]

@@ -128,6 +128,7 @@ class OutputGraph:
         self.contexts: list[OpenContext] = []
         self.turned: list[Switch] = []
         self.hooked = False
+        self.watched: dict[fx.Node, Callable[..., None]] = {}  # by what tells that hooks follow
         self.mutated: set[int] = set()
         self.counted: set[int] = set()
         self.inference: set[int] = set()
@@ -532,6 +533,10 @@ class OutputGraph:
         node.meta["example_value"] = map_nodes(results, lambda n: n.meta["example_value"])
         cleanup.remove_redundant_toggles(self.graph, self._entry_grad_mode)
         cleanup.remove_trivial_dead_nodes(self.graph)
+        for node, watched in self.watched.items():
+            if node.users and not node._erased:
+                with self.graph.inserting_after(node):
+                    self.graph.call_function(watched, (node,)).meta["example_value"] = None
         kept = []
         for entry in self.inputs:
             if entry.node.users:

@@ -122,7 +122,12 @@ def _register(tx: Trace, tensor: TensorValue, /, hook: Value) -> Value:
         return _later(tx, torch.Tensor.register_hook, tensor, hook)
     if tensor.source is not None or tx.graph.transforms:
         raise Unsupported("tensor-attribute", what="register_hook", tensor=tensor.describe())
-    return _in_graph(tx, tensor, hook)
+    try:
+        return _in_graph(tx, tensor, hook)
+    except Unsupported:
+        if tx.native_nodes:
+            tx.graph.watched[tensor.node] = ops.watched
+        raise
 
 
 @method("register_post_accumulate_grad_hook")

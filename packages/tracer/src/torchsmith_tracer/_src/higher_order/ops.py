@@ -154,6 +154,11 @@ def register_hook(tensor: torch.Tensor, body: Body, *operands: object) -> Remova
     return numbered_apart(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
 
+def watched(tensor: torch.Tensor) -> None:
+    """Between what makes ``tensor`` and what uses it: a hook that the graph has not wants its whole
+    gradient."""
+
+
 def numbered_apart(made: RemovableHandle) -> RemovableHandle:
     """Give a hook a number of our own: traced code has counted its own handles only, so that what
     it leaves as the next number may be the hook's."""

@@ -79,7 +79,7 @@ def compile_frame(
         BackendError: the backend failed.
         InternalTracerError: our bug, under ``fullgraph=True``.
     """
-    says_compiling, ambient = True, AmbientState()
+    says_compiling = True
     with record.region.tracing(), unseen():
         while True:
             try:
@@ -90,8 +90,6 @@ def compile_frame(
                 record.keep_history = True
             except LocksTaken:
                 record.takes_locks = False
-            finally:  # a trace given up within a body leaves the mode of that
-                ambient.restore()
 
 
 def _compile_frame(
