@@ -358,3 +358,26 @@ def test_dropout_of_nothing_gives_its_argument(dropout, wanted, dynamic):
     y, same = compiled(x)
     torch.testing.assert_close(y, x + 1)
     assert same is x
+
+
+PAIR, TABLE = (1, 2), {"rows": [[0.5, 1], [2, 3]], "both": [(X, [X + 1])]}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x[:2, :2] * torch.tensor([PAIR, (3, 4)], dtype=x.dtype),
+        lambda x: x[:2, :2] * torch.tensor(TABLE["rows"]),
+        lambda x, pair=(1.5, 2): x[:, :2] + torch.tensor([[pair]]),
+        lambda x: torch.vmap(lambda row, t: row + t[0][1][0])(x, TABLE["both"]),
+    ],
+)
+def test_lists_within_existing_lists_are_arguments(check, program):
+    """What no code has looked at yet is read when an operator takes it."""
+    check(program, X, graphs=1, fullgraph=True)
+
+
+def test_numbers_within_existing_lists_may_change(check):
+    compiled = torchsmith_tracer.compile(lambda x, pair: x * torch.tensor([pair]), fullgraph=True)
+    for pair in ([1, 2], [1, 3], [4, 2], [5, 9]):
+        torch.testing.assert_close(compiled(X[:, :2], pair), X[:, :2] * torch.tensor([pair]))

@@ -46,7 +46,6 @@ from torchsmith_tracer._src.torch_private import (
 from torchsmith_tracer._src.values import function_modes
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import SequenceValue
-from torchsmith_tracer._src.values.lazy import LazyValue, realize
 from torchsmith_tracer._src.values.numpy_scalars import holds_number
 from torchsmith_tracer._src.values.tensor import TensorValue
 
@@ -555,12 +554,8 @@ class OutputGraph:
         """The form in which an argument stands in a node; lazy elements are read now."""
         if type(value) is TensorValue:
             return value.node
-        if isinstance(value, SequenceValue):
-            if any(type(v) is LazyValue for v in value.items):
-                value = value.like(value.unpack(self.tx))
-            return value.as_proxy()
         if isinstance(value, Value):
-            return realize(self.tx, value).as_proxy()
+            return value.as_proxy()
         if type(value) is tuple:
             return tuple([self.argument(v) for v in value])
         if type(value) is list:

@@ -26,6 +26,9 @@ class LazyValue(RealObject):
     def as_constant(self) -> object:
         return realize(self.tx, self).as_constant()  # with the guards of a read
 
+    def as_proxy(self) -> object:
+        return realize(self.tx, self).as_proxy()
+
 
 def realize(tx: Trace, value: Value) -> Value:
     """The value itself; a lazy one is wrapped now, with its guards."""
