@@ -277,3 +277,25 @@ def test_a_hook_added_later_runs_at_each_of_several_calls(broken, everywhere):
     assert len(ran) == 6
     assert torch.equal(compiled(x), program(x))
     assert len(ran) == 6
+
+
+def passes_on(call):
+    def wrapper(*args, times=1, **kwargs):
+        return call(*args, **kwargs) * times
+
+    return wrapper
+
+
+class Decorated(Net):
+    @passes_on
+    def __call__(self, x, shift=0):
+        return super().__call__(x + shift)
+
+
+def test_a_call_that_takes_the_module_among_any_arguments():
+    module = Decorated().eval()
+    compiled, x = torchsmith_tracer.compile(module, fullgraph=True), torch.randn(2, 4)
+    for given, named in (((x,), {}), ((x, 1), {}), ((x,), {"times": 3, "shift": 2})):
+        torch.testing.assert_close(compiled(*given, **named), module(*given, **named))
+    with pytest.raises(TypeError, match=r"__call__\(\) missing 1 required positional argument"):
+        compiled()

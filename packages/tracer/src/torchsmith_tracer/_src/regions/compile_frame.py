@@ -261,7 +261,7 @@ def _interpret(
         lazy = passed and resume is not None and not label.startswith("___s")
         values[name] = (builder.lazy if lazy else builder.wrap)(obj, LocalSource(label))
     if record.calls_modules:
-        lookup(trace, type(flat[0]), "__call__")
+        lookup(trace, type(record.signature.first(flat)), "__call__")
     root = trace.loop.root_frame(entry, values)
     if record.resume is not None:
         original = record.resume.original

@@ -70,6 +70,12 @@ class Signature:
             names.append(varkw)
         return Signature(tuple(names), positional, code.co_posonlyargcount, kwonly, varargs, varkw)
 
+    def first(self, flat: Sequence[object]) -> object:
+        """The first positional argument among values in the order of ``names``; None without."""
+        if self.positional or self.varargs is None:
+            return flat[0] if self.positional else None
+        return next(iter(flat[self.kwonly]), None)  # type: ignore[call-overload]
+
     def own(self, name: str) -> str:
         """A name of the dispatcher's own that no parameter has."""
         return "_" * self._underscores + name

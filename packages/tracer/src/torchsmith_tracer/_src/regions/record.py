@@ -281,7 +281,8 @@ class CodeRecord:
         if eager is not None:
             self._note(eager)
             return self.native(fn, flat)
-        if self.calls_modules and (call := type(flat[0]).__call__) is not fn:
+        module = self.signature.first(flat) if self.calls_modules else None
+        if module is not None and (call := type(module).__call__) is not fn:
             return self.native(call, flat)  # type: ignore[arg-type]
         args = (fn, *flat) if self.pass_function else flat
         failure: BaseException | None = None
@@ -307,7 +308,7 @@ class CodeRecord:
         """A call of a dispatcher whose function has other code now, or lacks a default."""
         if fn.__code__ is self.code:
             return self.native(fn, flat)
-        first = flat[0] if self.signature.positional else None
+        first = self.signature.first(flat)
         return self.signature.call_native(self.region.compiled_function(fn, first), flat)
 
     def _note(self, why: str) -> None:
