@@ -233,18 +233,18 @@ def _is_dense(size: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:
     return not holds(size, 0)
 
 
-def is_channels_last(x: torch.Tensor) -> bool | None:
-    """Whether torch's kernels take a tensor to be in channels-last order.
+def is_channels_last(x: torch.Tensor, most: int = 4) -> bool | None:
+    """Whether torch's kernels take a tensor of four to ``most`` axes to be in channels-last order.
 
     The test of ``suggest_memory_format``: it looks at strides only, and takes ambiguous layouts to
     be row-major. None when it depends on the value of a symbol.
     """
     size: Sequence[Any] = x.shape
     stride: Sequence[Any] = x.stride()
-    if len(size) != 4 or is_row_major(x):
+    if not 4 <= len(size) <= most or is_row_major(x):
         return False
     least: Any = 0
-    for axis in (1, 3, 2, 0):
+    for axis in (1, *range(len(size) - 1, 1, -1), 0):
         if holds((size[axis],), 0) or (holds((stride[axis],), 0) and axis == 1):
             return False
         below = less(stride[axis], least)
@@ -257,17 +257,19 @@ def is_channels_last(x: torch.Tensor) -> bool | None:
 
 
 def channels_last_strides(size: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a channels-last tensor of this 4-d size."""
-    _, channels, height, width = size
-    return (height * width * channels, 1, width * channels, channels)
+    """Strides of a channels-last tensor of this size of four axes or five."""
+    batch, channels, *space = size
+    strides = contiguous_strides((batch, *space, channels))
+    return (strides[0], 1, *strides[1:-1])
 
 
-def image_layout(size: Sequence[int], x: torch.Tensor) -> Layout:
-    """The layout of an image made from ``x``: channels-last if that is, row-major if that is."""
-    if x.dim() == 4 and is_channels_last(x):
-        return tuple(size), channels_last_strides(size), x.dtype, x.device, 0
-    unsure_if(not is_contiguous(x))
-    return contiguous(size, x)
+def image_layout(size: Sequence[int], x: torch.Tensor, *, suggested: bool = False) -> Layout:
+    """The layout of an image made from ``x``: channels-last if that is, row-major if that is; or,
+    also of volumes, in the order that torch suggests, row-major where ``x`` is neither."""
+    last = is_channels_last(x, 5 if suggested else 4)
+    unsure_if(last is None or not (last or suggested or is_contiguous(x)))
+    strides = channels_last_strides(size) if last else contiguous_strides(size)
+    return tuple(size), strides, x.dtype, x.device, 0
 
 
 def alike(x: torch.Tensor, *others: torch.Tensor | None) -> bool:

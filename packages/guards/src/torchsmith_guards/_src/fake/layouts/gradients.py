@@ -16,6 +16,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     alike,
     contiguous,
     fits,
+    holds,
     image_layout,
     is_contiguous,
     rule,
@@ -33,9 +34,7 @@ _SEVERAL = {
 }
 # These give that of their second argument.
 _ONE = """
-    nll_loss_backward nll_loss2d_backward glu_backward
-    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
-    replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
+    nll_loss_backward nll_loss2d_backward
     max_pool3d_with_indices_backward avg_pool3d_backward _adaptive_avg_pool3d_backward
     adaptive_max_pool3d_backward
 """
@@ -51,9 +50,18 @@ def _one(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout:
     return contiguous(x.shape, x)
 
 
+@rule(*(f"{kind}_pad{n}d_backward" for kind in ("reflection", "replication") for n in (1, 2, 3)))
+def _of_padding(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout:
+    unsure_if(not alike(x, grad) or holds(x.shape, 0))
+    unsure_if(not is_contiguous(x) and x.device.type != "cpu")
+    return image_layout(x.shape, x, suggested=True)
+
+
 @rule("mse_loss_backward smooth_l1_loss_backward huber_loss_backward _log_softmax_backward_data")
+@rule("glu_backward")
 def _in_any_order(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Layout:
-    unsure_if(not fits(x, grad) or not (x.device.type == "cpu" or is_contiguous(x)))
+    unsure_if(not alike(x, grad) or holds(x.shape, 0))
+    unsure_if(x.device.type != "cpu" and not is_contiguous(x))
     return contiguous(x.shape, x)
 
 

@@ -30,6 +30,7 @@ from torchsmith_guards._src.fake.layouts.pointwise import (
     axis_order,
     broadcast,
     broadcast_all,
+    dense_stride,
     expanded_strides,
     iterator_strides,
     strides_in_order,
@@ -219,13 +220,16 @@ def _within(size: Sequence[Any], limits: Sequence[Any]) -> bool:
 @rule("constant_pad_nd")
 def _pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Layout | None:
     unsure_if(not is_static(pad) or len(pad) % 2 or len(pad) > 2 * x.dim() or not pad)
-    unsure_if(not is_contiguous(x) and (max(pad) <= 0 or not is_static(x.shape, x.stride())))
+    unsure_if(not is_contiguous(x) and not is_static(x.shape, x.stride()))
     unsure_if((x.dim() == 4 or min(pad) < 0) and not is_static(x.shape))
-    unsure_if((x.dim() == 5 and not is_row_major(x)) or is_channels_last(x) is not False)
     size: list[Any] = list(x.shape)
     for i in range(len(pad) // 2):
         size[-1 - i] = size[-1 - i] + pad[2 * i] + pad[2 * i + 1]
-    return None if min(pad) < 0 and min(size) < 1 else contiguous(size, x)
+    unsure_if(min(pad) < 0 and min(size) < 1)
+    if max(pad) <= 0 and is_static(size, x.stride()):  # what is left is cloned
+        return size, dense_stride(tuple(size), x.stride()), x.dtype, x.device, 0
+    unsure_if((x.dim() == 5 and not is_row_major(x)) or is_channels_last(x) is not False)
+    return contiguous(size, x)
 
 
 @rule("tril", "triu")

@@ -121,9 +121,9 @@ def _batch_norm(
     unsure_if(not all(p is None or _per_channel(p, x) for p in parameters))
     result = contiguous(x.shape, x)
     if not is_contiguous(x) and x.dim() > 3:
-        unsure_if(x.dim() > 4)
+        unsure_if(x.dim() > 5)
         strides = channels_last_strides(x.shape)
-        last = lies(x, strides) or is_channels_last(x)
+        last = lies(x, strides) or is_channels_last(x, 5)
         open_ended = holds(x.shape, 1) and not is_static(x.shape, x.stride())
         unsure_if(last is None or (open_ended and not last))
         if last:

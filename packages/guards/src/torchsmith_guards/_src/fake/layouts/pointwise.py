@@ -187,7 +187,11 @@ def pointwise_stride(
 
 def copy_stride(x: torch.Tensor) -> tuple[Any, ...]:
     """Strides of a copy of ``x``: its own if it is dense, else dense ones in their order."""
-    size, stride = tuple(x.shape), tuple(x.stride())
+    return dense_stride(tuple(x.shape), tuple(x.stride()))
+
+
+def dense_stride(size: tuple[Any, ...], stride: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Strides of a copy of what has this size and these strides."""
     if is_dense(size, stride) or holds(size, 0):
         return stride
     return strides_in_order(size, axis_order(size, [list(stride)]))

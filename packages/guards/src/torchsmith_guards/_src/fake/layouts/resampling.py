@@ -21,6 +21,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     is_channels_last,
     is_contiguous,
     is_static,
+    less,
     rule,
     same_sizes,
     unsure_if,
@@ -73,16 +74,24 @@ def _bicubic_backward(grad: torch.Tensor, *sizes: Any) -> Layout | None:
 def _padded(count: int, x: torch.Tensor, padding: Sequence[int]) -> Layout:
     unsure_if(x.dim() not in (count + 1, count + 2))
     unsure_if(len(padding) != 2 * count or not is_static(padding))
-    unsure_if(min(padding) < 0 or not fits(x) or not is_contiguous(x))
+    unsure_if(min(padding) < 0 or not alike(x) or holds(x.shape, 0))
+    unsure_if(not is_contiguous(x) and x.device.type != "cpu")
     size = list(x.shape)
     for i in range(count):
-        unsure_if(max(padding[2 * i : 2 * i + 2]) >= size[-1 - i])
+        unsure_if(not less(max(padding[2 * i : 2 * i + 2]), size[-1 - i]))
         size[-1 - i] += sum(padding[2 * i : 2 * i + 2])
-    return contiguous(size, x)
+    return image_layout(size, x, suggested=True)
 
 
 for _count in (1, 2, 3):
     rule(f"reflection_pad{_count}d replication_pad{_count}d")(partial(_padded, _count))
+
+
+@rule("channel_shuffle native_channel_shuffle")
+def _channel_shuffle(x: torch.Tensor, groups: int) -> Layout:
+    unsure_if(not alike(x) or x.device.type != "cpu" or x.dim() < 3 or holds(x.shape, 0))
+    unsure_if(not is_static((x.shape[1], groups)) or groups < 1 or x.shape[1] % groups)
+    return image_layout(x.shape, x, suggested=True)
 
 
 @rule("pixel_shuffle")

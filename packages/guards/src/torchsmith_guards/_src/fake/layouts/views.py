@@ -15,10 +15,12 @@ from torchsmith_guards._src.fake.layouts.base import (
     axis_of,
     contiguous_strides,
     holds,
-    is_contiguous,
+    is_row_major,
     is_static,
+    less,
     rule,
     same,
+    same_sizes,
     unsure_if,
 )
 
@@ -30,12 +32,26 @@ def view(*names: str) -> Callable[[_Rule], _Rule]:
     return rule(*names, effect=Effect.VIEW)
 
 
+def _below(a: Any, b: Any) -> bool:
+    below = less(a, b)
+    unsure_if(below is None)
+    return below is True
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return same(a, b) or not (_below(a, b) or _below(b, a))
+
+
 def view_strides(
     size: Sequence[int], stride: Sequence[int], new: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Strides of a view with another shape, or None when there is no such view."""
-    if 0 in size:
-        return contiguous_strides(tuple(new)) if tuple(size) != tuple(new) else tuple(stride)
+    """Strides of a view with another shape, or None when there is no such view.
+
+    After ``computeStride`` in ATen/TensorUtils.cpp. Where it depends on the value of a symbol,
+    ``Unsure`` is raised.
+    """
+    if holds(size, 0):
+        return tuple(stride) if same_sizes(size, new) else contiguous_strides(tuple(new))
     if not size:
         return (1,) * len(new)
     result = [0] * len(new)
@@ -44,12 +60,14 @@ def view_strides(
     tensor_count = view_count = 1
     for axis in range(len(size) - 1, -1, -1):
         tensor_count *= size[axis]
-        if axis == 0 or (size[axis - 1] != 1 and stride[axis - 1] != tensor_count * chunk):
-            while view_axis >= 0 and (view_count < tensor_count or new[view_axis] == 1):
+        if axis == 0 or not (
+            same(size[axis - 1], 1) or _equal(stride[axis - 1], tensor_count * chunk)
+        ):
+            while view_axis >= 0 and (same(new[view_axis], 1) or _below(view_count, tensor_count)):
                 result[view_axis] = view_count * chunk
                 view_count *= new[view_axis]
                 view_axis -= 1
-            if view_count != tensor_count:
+            if not _equal(view_count, tensor_count):
                 return None
             if axis > 0:
                 chunk = stride[axis - 1]
@@ -62,10 +80,8 @@ def _view(x: torch.Tensor, size: Sequence[int]) -> Layout | None:
     new = resolve_size(x, size)
     if new is None or holds(x.shape, 0):
         return None
-    if is_static(x.shape, x.stride(), new):
-        strides = view_strides(x.shape, x.stride(), new)
-    else:
-        strides = contiguous_strides(new) if is_contiguous(x) else None
+    rows = not is_static(x.shape, x.stride(), new) and is_row_major(x)
+    strides = contiguous_strides(new) if rows else view_strides(x.shape, x.stride(), new)
     return None if strides is None else (new, strides, x.dtype, x.device, x.storage_offset())
 
 
