@@ -14,6 +14,8 @@ from torchsmith_guards import (
     ShapeRelation,
     TensorSpec,
     hint_of,
+    is_symbolic,
+    stride_dependents,
 )
 from torchsmith_guards.errors import UnsupportedTensorError
 
@@ -330,3 +332,18 @@ def test_new_tensors_are_what_the_constructor_makes():
             assert torch._C._dispatch_keys(found) == torch._C._dispatch_keys(wanted)
             assert (found.device, found.stride()) == (device, (1, 2))
             assert not found.requires_grad and found.is_leaf
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("order", [(0, 3, 1, 2), (3, 2, 1, 0), (1, 2, 3, 0)])
+def test_strides_of_axes_of_one_stand_in_no_way(channels, order):
+    """Strides that follow from a size that varies are products of it, in channels-last images of
+    one channel, too."""
+    for stored in ((2, 6, 8, channels), (2, channels, 6, 8), (1, 6, 8, channels)):
+        image = torch.rand(stored).permute(order)
+        varies = image.size().index(8)
+        fake = FakeMode(ShapeEnv()).fakeify(image, LocalSource("x"), {varies})
+        other = torch.rand([10 if n == 8 else n for n in stored]).permute(order)
+        scaled = {d for d in range(4) if image.stride(d) != other.stride(d)}
+        assert {d for d in range(4) if is_symbolic(fake.stride(d))} == scaled
+        assert stride_dependents(image, {varies}) == scaled

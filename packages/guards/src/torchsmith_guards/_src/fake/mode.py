@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from torchsmith_guards._src.fake.build import new_strided, new_view
 from torchsmith_guards._src.fake.torch_mode import TorchMode
-from torchsmith_guards._src.guards.tensor_spec import leads_nowhere
+from torchsmith_guards._src.guards.tensor_spec import from_smallest_stride, leads_nowhere
 from torchsmith_guards._src.shapes.env import ShapeEnv
 from torchsmith_guards._src.sources.sources import Source, TensorPropertySource
 from torchsmith_guards._src.torch_private import no_torch_dispatch, no_torch_function
@@ -185,7 +185,7 @@ def _symbolic_layout(
     strides: list[Any] = list(tensor.stride())
     expected = 1
     symbolic: Any = 1
-    for dim in sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d)):
+    for dim in from_smallest_stride(tensor):
         size, stride = tensor.size(dim), tensor.stride(dim)
         if stride == 0:
             continue

@@ -79,6 +79,12 @@ def leads_nowhere(size: int, stride: int) -> bool:
     return size == 1 < stride
 
 
+def from_smallest_stride(tensor: torch.Tensor) -> list[int]:
+    """Dimensions from the smallest stride up; of equal strides those of one element first, which
+    any may follow."""
+    return sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.shape[d] != 1, -d))
+
+
 def stride_dependents(
     tensor: torch.Tensor, dynamic_dims: Collection[int], dynamic_strides: Collection[int] = ()
 ) -> frozenset[int]:
@@ -93,8 +99,7 @@ def stride_dependents(
         return frozenset()
     free: set[int] = set()
     expected, tainted = 1, False
-    order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d))
-    for d in order:
+    for d in from_smallest_stride(tensor):
         size, stride = int(tensor.size(d)), int(tensor.stride(d))
         if leads_nowhere(size, stride) and d in dynamic_strides:
             free.add(d)
