@@ -360,3 +360,37 @@ def test_protocols_with_data(agree):
     changed.data = 1
     for obj in (OnlyRuns(), Both(), Derived(), changed, OnlyRuns()):
         agree(f, torch.ones(2), obj)
+
+
+class Measured:
+    def __init__(self):
+        self.kept = 1
+
+    @property
+    def size(self):
+        return self.kept + 1
+
+    @size.setter
+    def size(self, value):
+        self.kept = value * 2
+
+    fixed = property(lambda self: 3)
+
+
+def test_functions_of_an_existing_property(check):
+    """A container that stores by name asks whether the name has a setter."""
+
+    def program(x, which):
+        one = Measured()
+        for name in ("size", "fixed", "other"):
+            found = getattr(type(one), name, None)
+            if found is not None and getattr(found, "fset", None) is not None:
+                found.fset(one, x)
+        return one.size, which.fget(one) * 2, which.fdel is None
+
+    check(program, torch.ones(2), Measured.size, fullgraph=True)
+    check(program, torch.ones(2), Measured.fixed, fullgraph=True)
+    compiled = torchsmith_tracer.compile(program, fullgraph=True)
+    for which in (Measured.size, Measured.fixed, property(lambda self: self.kept * 5)):
+        got, wanted = compiled(torch.ones(2), which), program(torch.ones(2), which)
+        assert torch.equal(torch.as_tensor(got[1]), torch.as_tensor(wanted[1]))

@@ -57,7 +57,8 @@ class OpaqueValue(RealObject):
     def getattr(self, tx: Trace, name: str) -> Value:
         if name == "__class__":
             return tx.interp.type_of(self)
-        if issubclass(type(self.obj), TYPE_EXPRESSIONS) and self.source is not None:
+        part = type(self.obj) is property and name in ("fget", "fset", "fdel")
+        if (part or issubclass(type(self.obj), TYPE_EXPRESSIONS)) and self.source is not None:
             return tx.interp.hosted(tx.world.computed, self.obj, self.source, name)
         raise Unsupported("opaque-attribute", what=name, object=self.describe())
 
