@@ -323,7 +323,8 @@ TS_INLINE float ts_pow(float x, float y) {
   p = TS_FMAD(p, s, 0.5770779419521207);
   p = TS_FMAD(p, s, 0.9617966941147723);
   p = TS_FMAD(p, s, 2.88539008177785);
-  double e = (double)y * TS_FMAD(p, z, (double)k);
+  double l = TS_FMAD(p, z, (double)k);
+  double e = l == 0.0 ? 0.0 : (double)y * l; /* also of infinity */
   e = e > 200.0 ? 200.0 : e;
   e = e < -200.0 ? -200.0 : e;
   double t = e + 0x1.8p+52;
@@ -341,7 +342,6 @@ TS_INLINE float ts_pow(float x, float y) {
                                   ((int64_t)1 << 52)));
   v = a == 0.0f ? (y < 0.0f ? __builtin_inff() : 0.0f) : v;
   v = a == __builtin_inff() ? (y < 0.0f ? 0.0f : __builtin_inff()) : v;
-  v = a == 1.0f ? 1.0f : v;
   int whole = __builtin_rintf(y) == y;
   int odd = whole & (__builtin_rintf(0.5f * y) != 0.5f * y);
   v = odd ? __builtin_copysignf(v, x) : v;
