@@ -238,6 +238,21 @@ def test_a_written_input_keeps_what_hangs_on_it(kept):
     assert play(compiled(fn, example)) == play(fn)
 
 
+def test_gradients_come_by_an_input_that_is_returned():
+    def fn(x):
+        return x, x * 2
+
+    def play(fn):
+        source, found = leaf(2, 3), []
+        x = source * 1
+        x.register_hook(lambda g: found.append(g.tolist()))
+        x.retain_grad()
+        fn(x)[1].sum().backward()
+        return found, source.grad.tolist(), x.grad.tolist()
+
+    assert play(compiled(fn, leaf(2, 3) * 1)) == play(fn)
+
+
 @pytest.mark.parametrize("inner", (False, True))
 def test_views_of_a_written_view_have_the_history_of_its_base(inner):
     def fn(x):

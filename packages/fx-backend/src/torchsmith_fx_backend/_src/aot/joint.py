@@ -520,8 +520,10 @@ class _Collector:
             if first.setdefault(id(leaf), number) != number and isinstance(leaf, torch.Tensor):
                 yield Result("same", first[id(leaf)])
             elif isinstance(leaf, torch.Tensor):
-                yield self._tensor(leaf)
-                if leaf.requires_grad and leaf.grad_fn is not None:
+                result = self._tensor(leaf)
+                yield result
+                own = result.kind == "fresh" or result.steps  # gradients come by the inputs
+                if own and leaf.requires_grad and leaf.grad_fn is not None:
                     self.shown[leaf.grad_fn, leaf.output_nr] = number
             elif isinstance(leaf, SYMBOLIC_TYPES):
                 self.joint.outputs.append(self.joint.trace.recorder.symbols.lower(leaf))
