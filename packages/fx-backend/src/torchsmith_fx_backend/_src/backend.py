@@ -104,7 +104,7 @@ def smith(
         ModeError: an unknown mode.
         FreezingError: the option ``freezing``, and an input that requires a gradient.
     """
-    with recorder.graph(new_graph(gm, "smith", example_inputs)) as told:
+    with deferred(), recorder.graph(new_graph(gm, "smith", example_inputs)) as told:
         compiled = _smith(gm, example_inputs, mode, {**(options or {}), **settings_by_name})
         note_compiled(told, compiled)
     places = repeated(example_inputs)
@@ -235,7 +235,6 @@ smith.written_before = written_before  # type: ignore[attr-defined]
 smith.option_names = (*(f.name for f in fields(Settings)), "mode")  # type: ignore[attr-defined]
 
 
-@deferred()
 @collector.paused()
 def compile_graph(
     gm: fx.GraphModule,

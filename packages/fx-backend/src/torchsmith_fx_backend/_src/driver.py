@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import fx
-from torchsmith_guards import collector, deferred, is_interruption
+from torchsmith_guards import collector, is_interruption
 from torchsmith_guards.records import new_graph, note_compiled, recorder
 
 from torchsmith_fx_backend._src import cached, graph_key, modes, settings, switches
@@ -95,7 +95,6 @@ def tell_stages(gm: fx.GraphModule, inputs: Sequence[object]) -> None:
     tell_lowered(schedule_graph(graph))
 
 
-@deferred()
 @collector.paused()
 def compile_training(
     gm: fx.GraphModule,

@@ -325,7 +325,6 @@ class CodeRecord:
                 return entry
         return None
 
-    @deferred()
     def _compile(
         self, fn: types.FunctionType, flat: tuple[object, ...], args: tuple[object, ...]
     ) -> Entry | None:
@@ -345,7 +344,8 @@ class CodeRecord:
             return None
         number = self._next
         self._next += 1
-        with recorder.frame(frames.new_frame(self, number, flat, reasons)) as told:
+        record = frames.new_frame(self, number, flat, reasons)
+        with deferred(), recorder.frame(record) as told:
             self.frame_state.begin()
             entry, fits = self._attempt(fn, flat, args, number, told)
             if not fits:  # what was read has changed: operators import modules on first use
