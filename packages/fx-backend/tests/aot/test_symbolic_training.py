@@ -202,6 +202,16 @@ def test_one_backward_half_serves_all_sizes(fn, monkeypatch):
         assert len(made) <= before + 1, made
 
 
+def assert_same_gradients(run, fn, number):
+    mine = torch.linspace(-2, 2, 6).requires_grad_()
+    theirs = mine.detach().clone().requires_grad_()
+    result, expected = run(mine, number), fn(theirs, number)
+    torch.testing.assert_close(result, expected)
+    result.sin().sum().backward()
+    expected.sin().sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad)
+
+
 @pytest.mark.parametrize(
     "fn",
     [
@@ -220,13 +230,7 @@ def test_numbers_that_a_backward_pass_keeps_stay_symbolic(fn):
     f = env.create_symbol(0.25, guards.LocalSource("f"), "unspecified")
     run = compile_training(fx.symbolic_trace(fn), [x, f])
     for number in (0.25, 0.5, 1.5):
-        mine = torch.linspace(-2, 2, 6).requires_grad_()
-        theirs = mine.detach().clone().requires_grad_()
-        result, expected = run(mine, number), fn(theirs, number)
-        torch.testing.assert_close(result, expected)
-        result.sin().sum().backward()
-        expected.sin().sum().backward()
-        torch.testing.assert_close(mine.grad, theirs.grad)
+        assert_same_gradients(run, fn, number)
     assert "f == 0.25" not in {str(guard.expected) for guard in env.shape_guards()}
 
 
@@ -239,10 +243,4 @@ def test_whole_numbers_that_a_backward_pass_keeps_stay_symbolic(fn):
     n = env.create_symbol(2, guards.LocalSource("n"))
     run = compile_training(fx.symbolic_trace(fn), [x, n])
     for number in (2, 3, 6):
-        mine = torch.linspace(-2, 2, 6).requires_grad_()
-        theirs = mine.detach().clone().requires_grad_()
-        result, expected = run(mine, number), fn(theirs, number)
-        torch.testing.assert_close(result, expected)
-        result.sin().sum().backward()
-        expected.sin().sum().backward()
-        torch.testing.assert_close(mine.grad, theirs.grad)
+        assert_same_gradients(run, fn, number)
