@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -166,3 +167,45 @@ def test_wherever_it_arrives_nothing_stays(handlers: Handlers) -> None:
             pass
         assert_restored(handlers)
     assert at > 15
+
+
+ENDS = """
+import os, threading, time
+from torchsmith_guards import deferred, deliver
+from torchsmith_guards._src import interruptions
+
+begun = threading.Event()
+
+def compiles():
+    with deferred():
+        begun.set()
+        try:
+            while {daemon}:
+                deliver()
+                time.sleep(0.001)
+            time.sleep(0.2)
+            deliver()
+            print("compiled")
+        finally:
+            print("left")
+
+threading.Thread(target=compiles, daemon={daemon}).start()
+begun.wait()
+if {forks} and os.fork():
+    os.wait()
+    os._exit(0)
+print(len(interruptions._daemons.compiles))
+"""
+
+
+@pytest.mark.parametrize(
+    ("daemon", "forks", "said"),
+    [(True, False, "1 left"), (True, True, "0"), (False, False, "0 compiled left")],
+)
+def test_the_end_of_the_process(daemon: bool, forks: bool, said: str) -> None:
+    """Daemon threads leave their compiles first, others finish them; a thread that is not there
+    after a fork is not waited for."""
+    program = ENDS.format(daemon=daemon, forks=forks)
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, said.split(), "")

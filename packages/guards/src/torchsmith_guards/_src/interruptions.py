@@ -1,9 +1,12 @@
-"""Exceptions that say nothing of the code that they come up in: what handlers of signals raise."""
+"""Exceptions that say nothing of the code that they come up in: what handlers of signals raise,
+and the end of the process for a compile in a daemon thread."""
 
 from __future__ import annotations
 
 import _thread
+import atexit
 import inspect
+import os
 import signal
 import sys
 import threading
@@ -11,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_PATIENCE = 5.0  # seconds that a signal waits for a place where it does no harm
+_PATIENCE = 5.0  # seconds that a signal or the end waits for a place where it does no harm
 
 _Handler = Callable[[int, FrameType | None], object]
 
@@ -66,13 +69,57 @@ class _Deferral:
             self.handlers[number](number, sys._getframe())
 
 
+class _Daemons:
+    """Compiles in daemon threads, which end before the interpreter does: it stops such threads
+    where they next ask for the GIL, and within torch's C++ that is an abort of the process."""
+
+    def __init__(self) -> None:
+        self.over = False
+        atexit.register(self.end)
+        os.register_at_fork(after_in_child=self.forked)
+        self.forked()
+
+    def forked(self) -> None:
+        """Only the thread that has forked is there, the main one from now on."""
+        self.compiles: set[object] = set()
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def compile(self) -> Iterator[None]:
+        compile = object()
+        with self.changed:
+            self.compiles.add(compile)
+        try:
+            self.deliver()
+            yield
+        finally:
+            with self.changed:
+                self.compiles.discard(compile)
+                self.changed.notify_all()
+
+    def deliver(self) -> None:
+        if self.over and threading.current_thread().daemon:
+            sys.exit()
+
+    def end(self) -> None:
+        self.over = True
+        with self.changed:
+            self.changed.wait_for(lambda: not self.compiles, _PATIENCE)
+
+
 _current: _Deferral | None = None
+_daemons = _Daemons()
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Around a compile: handlers of signals are called where ``deliver`` is, and at the end."""
+    """Around a compile: handlers of signals are called where ``deliver`` is, and at the end. In a
+    daemon thread it ends there when the interpreter does."""
     global _current
+    if threading.current_thread().daemon:
+        with _daemons.compile():
+            yield
+        return
     if _current is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -94,8 +141,11 @@ def deliver() -> None:
     the signals that have arrived.
 
     Raises:
-        BaseException: what a handler raises.
+        BaseException: what a handler raises; ``SystemExit`` in a daemon thread of a process that
+            ends.
     """
+    if _daemons.over:
+        _daemons.deliver()
     if _current is not None and _current.waiting:
         _current.deliver()
 
