@@ -49,6 +49,12 @@ ORDERS = {
     "channels last": lambda: torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last),
     "every other": lambda: torch.randn(3, 8)[:, ::2],
 }
+NARROW = {
+    "one column": lambda: torch.randn(4, 4, 6).unsqueeze(-3).transpose(-1, 1),
+    "one channel": lambda: torch.randn(4, 1, 4).unfold(0, 3, 2),
+    "one image": lambda: torch.randn(5, 4, 3, 1).permute(3, 2, 1, 0),
+    "one row": lambda: torch.randn(3, 1, 5, 4).transpose(1, 3)[:, :, :1],
+}
 TANGENTS = {
     "rows": lambda y: torch.ones(y.shape) / 3,
     "as the result": lambda y: torch.full_like(y, 0.25),
@@ -76,3 +82,10 @@ def test_results_and_gradients_lie_as_eagers(name, order):
         agree(ours.detach(), eager.detach())
         pair = zip((ours, eager), (mine, true))
         agree(*(torch.autograd.grad(y, leaf, tangent(eager))[0] for y, leaf in pair))
+
+
+@pytest.mark.parametrize("order", NARROW)
+def test_batch_norms_of_images_with_an_axis_of_one(order):
+    x = NARROW[order]()
+    program = fx.symbolic_trace(lambda x: (evaluated(x),))
+    agree(compile_graph(program, [x], SETTINGS)(x)[0], evaluated(x))

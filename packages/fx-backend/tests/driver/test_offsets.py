@@ -69,3 +69,29 @@ def test_results_that_share_memory_go_on_sharing_it(share):
             starts = found[0].data_ptr() - x.data_ptr()
             assert starts == wanted[0].data_ptr() - there.data_ptr()
             assert found[0].stride() == wanted[0].stride()
+
+
+STACKS = {
+    "item": lambda y: (y, y[-1]),
+    "items": lambda y: (y, y.unbind(0)[0], y.unbind(0)[1]),
+    "items alone": lambda y: (y[0], y[0]),
+    "item through a view": lambda y: (y.flatten(), y[1]),
+    "item of an item": lambda y: (y[:1], y[0]),
+}
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("compiled_by", [compile_graph, compile_training])
+@pytest.mark.parametrize("taken", STACKS)
+def test_a_stack_shares_its_memory_with_its_items(taken, compiled_by, shape):
+    program = fx.symbolic_trace(lambda x: STACKS[taken](torch.stack([x * 2, x])))
+    x = torch.randn(shape)
+    found = compiled_by(program, [x], Settings(graph_cache=False, verify=True))(x)
+    wanted = program(x)
+    torch.testing.assert_close(found, wanted)
+    assert _storages(found) == _storages(wanted)
+
+
+def _storages(results):
+    places = [y.untyped_storage().data_ptr() for y in results]
+    return [places.index(place) for place in places]

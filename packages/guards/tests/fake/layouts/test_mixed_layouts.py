@@ -111,3 +111,14 @@ def test_fakes_lie_as_results_of_kernels_do(name):
             if mine != true:
                 wrong.append((size, ways, mine, true))
     assert wrong == []
+
+
+@pytest.mark.parametrize("call", [aten.floor_divide, lambda x, y: x.div(y, rounding_mode="floor")])
+def test_floored_quotients_of_varying_sizes(call):
+    for ways in itertools.product(("row-major", "reversed", "stepped"), repeat=2):
+        given = [lie(way, 4, 4, 1, 6) for way in ways]
+        mode = FakeMode(ShapeEnv())
+        fakes = [mode.fakeify(x, LocalSource(f"x{i}"), {0, 1, 3}) for i, x in enumerate(given)]
+        with mode.mode:
+            mine = call(*fakes)
+        assert [int(n) for n in mine.stride()] == list(call(*given).stride()), ways

@@ -53,6 +53,8 @@ class NoOps:
                 continue
             if is_copy and not can_share(node, before, visible, written):
                 continue
+            if item is not None and node in visible:
+                continue  # the stack may be seen as well, whose memory it shares
             if is_copy and _is_restrided(node) and _may_start_later(before):
                 continue
             # Gradients go to autograd, which no view tells from the fresh tensor that it views.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torchsmith_guards import holds, is_contiguous, layout_of, same_sizes
+from torchsmith_guards import holds, is_contiguous, layout_of
 
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
@@ -19,9 +19,9 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     count,
     div,
     exp,
+    laid,
     mul,
     normalize,
-    row_major,
     rsqrt,
     rule,
     scalar,
@@ -226,9 +226,8 @@ def _batch_norm(
     if running_mean is None or running_var is None or x.dim() < 2:
         return NotImplemented
     found = layout_of(aten._native_batch_norm_legit.no_stats, (x, None, None, True, momentum, eps))
-    laid = found[0] if isinstance(found, list) else None
-    if isinstance(laid, tuple) and not same_sizes(laid[1], x.stride()):
-        x = row_major(m, x)
+    if not isinstance(found, list) or not isinstance(found[0], tuple):
+        return NotImplemented
     # Eager folds the four vectors into one factor and one offset per channel.
     scale = rsqrt(m, add(m, up(m, running_var), eps))
     if weight is not None:
@@ -237,7 +236,8 @@ def _batch_norm(
     offset = sub(m, up(m, bias), offset) if bias is not None else m.call(aten.neg.default, offset)
     per_channel = [1, x.shape[1]] + [1] * (x.dim() - 2)
     result = mul(m, up(m, x), view(m, scale, per_channel))
-    return to(m, add(m, result, view(m, offset, per_channel)), x.dtype)
+    result = to(m, add(m, result, view(m, offset, per_channel)), x.dtype)
+    return laid(m, result, found[0][1])
 
 
 @rule(aten.native_batch_norm.default)

@@ -13,6 +13,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     Layout,
     LayoutRule,
     Layouts,
+    Unsure,
     axis_of,
     channels_last_strides,
     contiguous,
@@ -327,7 +328,7 @@ _BINARY = """
 """
 _BINARY_NOT_BOOL = """
     sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar remainder.Tensor remainder.Scalar fmod.Tensor
-    fmod.Scalar pow.Tensor_Tensor floor_divide
+    fmod.Scalar pow.Tensor_Tensor
 """
 _BINARY_FLOAT = """
     div.Tensor div.Scalar atan2 xlogy.Tensor xlogy.Scalar_Other copysign.Tensor
@@ -393,7 +394,20 @@ def _pow_of_number(base: Any, x: torch.Tensor) -> Layout | None:
 
 @rule("div.Tensor_mode", "div.Scalar_mode")
 def _div(a: torch.Tensor, b: Any, *, rounding_mode: str | None) -> Layout:
+    if rounding_mode == "floor":
+        return _floor_divide(a, b, _DEFAULT)
     return pointwise_layout(_TO_FLOAT if rounding_mode is None else _DEFAULT, (a, b))
+
+
+@rule("floor_divide")
+def _floor_divide(a: torch.Tensor, b: Any, kind: int = _NOT_BOOL) -> Layout:
+    try:
+        return pointwise_layout(kind, (a, b))
+    except Unsure:  # torch composes it of operators that meet the operands in other orders
+        unsure_if(not isinstance(b, torch.Tensor) or torch.bool in (a.dtype, b.dtype))
+        unsure_if(is_static(a.shape, b.shape))
+        like = torch.sub(a, b)
+    return like.shape, like.stride(), like.dtype, like.device, 0
 
 
 @rule("hardtanh_backward hardsigmoid_backward hardswish_backward softplus_backward logit_backward")
