@@ -10,7 +10,7 @@ LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
     ("guards", "tracer"): 45_700,
-    ("fx-backend",): 33_760,
+    ("fx-backend",): 33_800,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }

@@ -480,3 +480,21 @@ def test_convolutions_over_patches_are_products(name, bias, last):
     calls = rewritten(fn, x, w, b, passes=passes, rtol=1e-4, atol=1e-4)
     left = [n for n in calls if n.target is aten.convolution.default]
     assert len(left) == (name in OVERLAPS)
+
+
+def tokens_of_patches(x, w, b, scale):
+    h = torch.conv2d(x, w, b, stride=4).flatten(2).transpose(1, 2)
+    h = h + scale * torch.nn.functional.layer_norm(h, h.shape[2:])
+    h = h + torch.bernoulli(h.sin(), 0.0)
+    return linear(h, torch.ones(3, 6)), h[:, :1]
+
+
+@pytest.mark.parametrize("same_draws", [False, True])
+def test_tokens_of_patches_lie_in_rows(same_draws):
+    inputs = (torch.randn(n) for n in ((2, 3, 8, 12), (6, 3, 4, 4), (6,), (6,)))
+    passes = [PatchProducts(device="cpu", dtypes=(torch.float32,), same_draws=same_draws)]
+    calls = rewritten(tokens_of_patches, *inputs, passes=passes, rtol=1e-4, atol=1e-4)
+    first, *_ = (n for n in calls if n.target is aten.add.Tensor)
+    (drawn,) = (n for n in calls if n.target is aten.bernoulli.p)
+    assert first.meta["val"].is_contiguous()
+    assert drawn.args[0].meta["val"].is_contiguous() is not same_draws

@@ -11,6 +11,7 @@ from torchsmith_fx_backend._src import switches
 from torchsmith_fx_backend._src.passes import PASSES
 from torchsmith_fx_backend._src.passes.batch_norms import BatchNorms
 from torchsmith_fx_backend._src.passes.layouts import CONVOLUTION_BACKWARD, ChannelsLast
+from torchsmith_fx_backend._src.passes.patches import PatchProducts
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.bfloat16)
@@ -31,7 +32,7 @@ def halves(monkeypatch, tmp_path):
 
     def passes(chosen, **options):
         for each in PASSES:
-            if isinstance(each, BatchNorms | ChannelsLast):
+            if isinstance(each, BatchNorms | ChannelsLast | PatchProducts):
                 if each.device == "cuda":
                     yield replace(each, device="cpu", dtypes=DTYPES)
             else:
@@ -115,6 +116,24 @@ class Far(nn.Module):
         return self.last(self.up(self.far(self.stem(x).relu()).tanh()))
 
 
+class Patches(nn.Module):
+    """Tokens of an image, as vision transformers make them, and an image of tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.norm = nn.Conv2d(3, 12, 4, 4), nn.LayerNorm(12)
+        self.inner, self.outer = nn.Linear(12, 24), nn.Linear(24, 12)
+        self.scale, self.head = nn.Parameter(torch.rand(12)), nn.Conv2d(12, 2, 2, 2)
+
+    def forward(self, x):
+        h = self.patches(x)
+        size = h.shape
+        h = h.flatten(2).transpose(1, 2)
+        for _ in range(2):
+            h = h + self.scale * self.outer(F.gelu(self.inner(self.norm(h))))
+        return self.head(h.transpose(1, 2).reshape(size)), h.softmax(-1), h[:, 1:]
+
+
 def trained(model, call, x, half):
     x = x.clone().requires_grad_()
     steps = []
@@ -132,7 +151,7 @@ def trained(model, call, x, half):
 
 
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("kind", [Residual, Seen, Pyramid, Grouped, Far])
+@pytest.mark.parametrize("kind", [Residual, Seen, Pyramid, Grouped, Far, Patches])
 def test_values_gradients_and_layouts_are_eagers(halves, kind, half):
     torch.manual_seed(0)
     ours, eagers = kind(), kind()

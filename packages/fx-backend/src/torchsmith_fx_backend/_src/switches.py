@@ -12,7 +12,8 @@ from torch import fx
 
 from torchsmith_fx_backend._src.passes import FROZEN_PASSES, PASSES
 from torchsmith_fx_backend._src.passes.base import Pass
-from torchsmith_fx_backend._src.passes.layouts import RowsAsImages
+from torchsmith_fx_backend._src.passes.layouts import ChannelsLast, RowsAsImages
+from torchsmith_fx_backend._src.passes.patches import PatchProducts
 from torchsmith_fx_backend._src.passes.positions import PoolPositions
 from torchsmith_fx_backend._src.passes.random import KeyedRandom
 from torchsmith_fx_backend._src.passes.scatters import ScatterTargets
@@ -56,6 +57,8 @@ def passes(chosen: Settings, *, freezing: bool = False, training: bool = False) 
             continue
         if isinstance(each, LibraryKernels):
             each = replace(each, unmeasured=chosen.kernels == "all")
+        if isinstance(each, ChannelsLast | PatchProducts):
+            each = replace(each, same_draws=chosen.rng == "eager")
         if each.name not in chosen.disable:
             yield each
 

@@ -10,7 +10,7 @@ for a backward half stays as it is; there the gradients of convolutions follow, 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,11 +47,13 @@ class ChannelsLast:
         device: convolutions on devices of this type are rewritten.
         dtypes: those whose kernels want channels last.
         biases: whether biases are added in the kernels that follow.
+        same_draws: whether what random operators draw depends on the layout that they see.
     """
 
     device: str = "cuda"
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
     biases: bool = True
+    same_draws: bool = False
     name: str = "channels-last"
 
     def run(self, graph: fx.Graph) -> bool:
@@ -60,23 +62,37 @@ class ChannelsLast:
         for node in chosen if self.biases else ():
             if node.target is CONVOLUTION:
                 split_bias(graph, node)
-        walk = _Walk(graph, set(chosen), escaping(graph, saved=False))
+        before: dict[fx.Node, Any] = {}
         for node in graph.find_nodes(op="placeholder"):
-            traced = node.meta.get(TRACED)
-            if isinstance(traced, torch.Tensor) and _is_last(node) and not _is_last(traced):
-                walk.before[node] = traced
-        if not (chosen or walk.before):
+            traced, value = node.meta.get(TRACED), node.meta["val"]
+            if isinstance(traced, torch.Tensor) and is_static(value) and is_static(traced):
+                if value.stride() != traced.stride():
+                    before[node] = traced
+        if not (chosen or before):
             return False
-        for node in list(graph.nodes):
-            walk.visit(node)
+        follow(graph, before, chosen, same_draws=self.same_draws)
         return True
 
 
-def _is_last(value: Any) -> bool:
-    """Whether a tensor, or that of a node, is a channels-last image, and not row-major as well."""
-    value = value.meta["val"] if isinstance(value, fx.Node) else value
-    image = isinstance(value, torch.Tensor) and value.dim() == 4 and is_static(value)
-    return image and value.is_contiguous(memory_format=_LAST) and not value.is_contiguous()
+def follow(
+    graph: fx.Graph,
+    before: Mapping[fx.Node, Any],
+    chosen: Collection[fx.Node] = (),
+    *,
+    same_draws: bool = False,
+) -> None:
+    """Let what is computed from nodes whose layout has changed lie as it does then.
+
+    Args:
+        graph: rewritten in place.
+        before: what those nodes gave before.
+        chosen: convolutions that are given channels-last images.
+        same_draws: as for ``ChannelsLast``.
+    """
+    seen = escaping(graph, saved=False)
+    walk = _Walk(graph, set(chosen), seen, same_draws, dict(before))
+    for node in list(graph.nodes):
+        walk.visit(node)
 
 
 def _arguments(node: fx.Node) -> tuple[Any, ...]:
@@ -172,7 +188,8 @@ class _Walk:
     graph: fx.Graph
     chosen: set[fx.Node]
     seen: set[fx.Node]  # those whose memory the caller gets to see
-    before: dict[fx.Node, Any] = field(default_factory=dict)  # original results of what changed
+    same_draws: bool
+    before: dict[fx.Node, Any]  # original results of what changed
     copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
     def visit(self, node: fx.Node) -> None:
@@ -187,7 +204,7 @@ class _Walk:
         if node.op == "output":
             self._restore_inputs(node, self.seen)
             return
-        if not _follows(node) or (slow and _is_slow(node)):
+        if not self._follows(node) or (slow and _is_slow(node)):
             self._restore_inputs(node, node.all_input_nodes)
             return
         try:
@@ -201,6 +218,15 @@ class _Walk:
             node.meta["val"] = value
             if node in self.seen and isinstance(old, torch.Tensor):
                 self._copy_for_the_caller(node)
+
+    def _follows(self, node: fx.Node) -> bool:
+        """Whether the layout of what ``node`` reads is free, and tells that of its result."""
+        if node.target in _BOUND:
+            return False
+        if isinstance(node.target, OpOverload):
+            random = torch.Tag.nondeterministic_seeded in node.target.tags
+            return node.target.namespace in ("aten", "prims") and not (random and self.same_draws)
+        return getattr(node.target, "__module__", None) == "_operator"
 
     def _copy_for_the_caller(self, node: fx.Node) -> None:
         """Let what is returned, and the views of it that are, be of one copy in eager's layout."""
@@ -248,15 +274,6 @@ class _Walk:
             with self.graph.inserting_before(node):
                 copy = self._in_layout(operand, old)
             node.replace_input_with(operand, copy)
-
-
-def _follows(node: fx.Node) -> bool:
-    """Whether the layout of what ``node`` reads is free, and tells that of its result."""
-    if node.target in _BOUND:
-        return False
-    if isinstance(node.target, OpOverload):
-        return node.target.namespace in ("aten", "prims")
-    return getattr(node.target, "__module__", None) == "_operator"
 
 
 def _same(a: object, b: object) -> bool:

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with
+from torchsmith_fx_backend._src.passes.base import escaping, insert, is_static, replace_with
+from torchsmith_fx_backend._src.passes.biases import CONVOLUTION
+from torchsmith_fx_backend._src.passes.layouts import follow
 
 aten = torch.ops.aten
 _CONTIGUOUS = torch.contiguous_format
@@ -24,23 +26,36 @@ _CONTIGUOUS = torch.contiguous_format
 class PatchProducts:
     """Replaces convolutions whose stride is their kernel by ``linear`` over rearranged images.
 
+    The product has its channels side by side, and what is computed from it lies likewise: else all
+    of a transformer would have the layout of the convolution, in which each row lies across.
+
     Attributes:
         device: convolutions on devices of this type are rewritten.
         dtypes: those for which matrix products are that much faster.
+        same_draws: as for ``ChannelsLast``.
     """
 
     device: str = "cuda"
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+    same_draws: bool = False
     name: str = "patch-products"
 
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
-        changed = False
-        for node in graph.find_nodes(op="call_function", target=aten.convolution.default):
-            if self._takes(node):
-                _rewrite(graph, node)
-                changed = True
-        return changed
+        convolutions = graph.find_nodes(op="call_function", target=CONVOLUTION)
+        taken = [node for node in convolutions if self._takes(node)]
+        seen, before = escaping(graph, saved=False), {}
+        for node in taken:
+            product = _product(graph, node)
+            if node in seen:
+                replace_with(graph, node, product)
+                continue
+            product.meta = {**node.meta, "val": product.meta["val"]}
+            before[product] = node.meta["val"]
+            node.replace_all_uses_with(product)
+            graph.erase_node(node)
+        follow(graph, before, same_draws=self.same_draws)
+        return bool(taken)
 
     def _takes(self, node: fx.Node) -> bool:
         x, weight = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]
@@ -64,7 +79,7 @@ def _pair(values: Any) -> list[int]:
     return list(values) * (3 - len(values))
 
 
-def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
+def _product(graph: fx.Graph, node: fx.Node) -> fx.Node:
     image, weight, bias = node.args[:3]
     (batch, channels, height, width) = image.meta["val"].shape  # type: ignore[union-attr]
     filters, _, tall, wide = weight.meta["val"].shape  # type: ignore[union-attr]
@@ -83,5 +98,4 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
             filled = insert(graph, aten.clone.default, filled, memory_format=_CONTIGUOUS)
         filled = insert(graph, aten.view.default, filled, [filters, inner])
         product = insert(graph, aten.linear.default, flat, filled, bias)
-        last = insert(graph, aten.permute.default, product, [0, 3, 1, 2])
-    replace_with(graph, node, last)
+        return insert(graph, aten.permute.default, product, [0, 3, 1, 2])

@@ -226,7 +226,8 @@ def _batch_norm(
     if running_mean is None or running_var is None or x.dim() < 2:
         return NotImplemented
     found = layout_of(aten._native_batch_norm_legit.no_stats, (x, None, None, True, momentum, eps))
-    if not isinstance(found, list) or not isinstance(found[0], tuple):
+    first = found[0] if isinstance(found, list) else None
+    if not isinstance(first, tuple) and x.device.type == "cpu":
         return NotImplemented
     # Eager folds the four vectors into one factor and one offset per channel.
     scale = rsqrt(m, add(m, up(m, running_var), eps))
@@ -237,7 +238,7 @@ def _batch_norm(
     per_channel = [1, x.shape[1]] + [1] * (x.dim() - 2)
     result = mul(m, up(m, x), view(m, scale, per_channel))
     result = to(m, add(m, result, view(m, offset, per_channel)), x.dtype)
-    return laid(m, result, found[0][1])
+    return laid(m, result, first[1]) if isinstance(first, tuple) else result
 
 
 @rule(aten.native_batch_norm.default)
