@@ -162,3 +162,13 @@ def test_reduction_of_transposed_and_split_input():
     fused(lambda x: (x.transpose(0, 2) * 2).sum(-1), X)
     fused(lambda x: (x.view(3, 2, 2, 5) * 2).mean((1, 3)), X)
     fused(lambda x: (x * 2).view(3, 2, 10).sum(-1), X)
+
+
+def test_the_tensor_that_is_reduced_decides_the_order_of_the_results():
+    """It is larger than they are: here neighbouring results read neighbouring elements."""
+    x = torch.randn(2, 6, 3, 4)
+    for name in ("amax", "sum"):
+        (kernel,) = kernels(fused(lambda x: getattr(x.permute(0, 3, 1, 2) * 2, name)(-1), x))
+        load, store = kernel.body[0], kernel.body[-1]
+        assert str(load.index) == "72 * i0 + 12 * i1 + 4 * i3 + i2"
+        assert str(store.index) == "24 * i0 + 6 * i2 + i1"

@@ -138,7 +138,7 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     inner = list(nest.reduced or ())
     for _ in range(2):
         body, outer, inner = _split(body, sizes, outer, inner)
-    accesses = _accesses(body)
+    accesses = _accesses(body, inner)
     where = (ReduceOp.ARGMAX, ReduceOp.ARGMIN)
     fixed = any(type(n) is Scan or (type(n) is Reduce and n.op in where) for n in body)
     meeting = any(member.mode is not StoreMode.SET for _, member, _ in stores)
@@ -239,16 +239,16 @@ def _indices(body: Sequence[Node]) -> list[Index]:
     return list(found)
 
 
-def _accesses(body: Sequence[Node]) -> list[Index]:
-    """Memory accesses, the ones that decide the loop order first: stores, then loads; among
-    each those over more axes."""
-    ranked = [
-        (type(n) is Load, -len(ix.variables(n.index)), i, n.index)
-        for i, n in enumerate(body)
-        if type(n) is Load or type(n) is Store
-    ]
-    ranked.sort(key=lambda r: r[:3])
-    return list(dict.fromkeys(r[3] for r in ranked))
+def _accesses(body: Sequence[Node], inner: Sequence[int]) -> list[Index]:
+    """Memory accesses, the ones that decide the loop order first: those along reduced axes, which
+    touch more, before others, and stores before loads; among each those over more axes."""
+    ranked = []
+    for i, node in enumerate(body):
+        if type(node) is Load or type(node) is Store:
+            axes = ix.variables(node.index)
+            ranked.append((axes.isdisjoint(inner), type(node) is Load, -len(axes), i, node.index))
+    ranked.sort(key=lambda r: r[:4])
+    return list(dict.fromkeys(r[4] for r in ranked))
 
 
 # ------------------------------------------------------------------------------------ split
