@@ -285,3 +285,14 @@ def test_a_branch_of_torch_compile_has_compiled_bodies(monkeypatch):
             m.bias.fill_(shift)
             torch.testing.assert_close(run(m, torch.ones(3, 4)), branched(m, torch.ones(3, 4)))
     assert len(parts) == 4 and not any(p.compiled in (None, p.part) for p in parts)
+
+
+def test_a_part_that_fails_prints_nothing_of_its_own(capfd):
+    def program(x, w):
+        made = nn.Linear(4, 4).to(x)
+        return nn.functional.linear(made(x), w)
+
+    for run in (program, torchsmith.compile(program)):
+        with pytest.raises(RuntimeError, match="have the same dtype"):
+            run(torch.ones(2, 4).double(), torch.ones(4, 4))
+    assert "Traceback" not in capfd.readouterr().err

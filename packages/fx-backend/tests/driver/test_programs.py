@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+import torchsmith_fx_backend
 import torchsmith_guards as guards
 from torch import fx
 from torchsmith_fx_backend import Settings, compile_graph
@@ -309,3 +310,20 @@ def test_numbers_meet_single_elements_that_are_mapped(fn):
     module = fx.GraphModule({}, graph)
     with torch.no_grad():
         torch.testing.assert_close(compile_graph(module, [x], SETTINGS)(x), module(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, a: torch.func.jvp(lambda t: t.tanh().sum() * 0.3, (x,), (x * 2,)),
+        lambda x, a: torch.func.jvp(lambda t: t.sin().sum() * a, (x,), (x * 2,)),
+        lambda x, a: torch.func.hessian(lambda t: t.tanh().square().sum() * 1.5)(x),
+    ],
+)
+def test_numbers_are_cast_in_derivatives(fn, dtype):
+    x = torch.linspace(-1, 1, 4).to(dtype)
+    module = torchsmith_fx_backend.make_fx(fn, tracing_mode="symbolic")(x, 0.1)
+    with torch.no_grad():
+        found = compile_graph(module, [x, 0.1], SETTINGS)(x, 0.1)
+        torch.testing.assert_close(found, fn(x, 0.1))

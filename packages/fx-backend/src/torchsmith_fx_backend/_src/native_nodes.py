@@ -255,4 +255,6 @@ class _Later(torch.nn.Module):
     def forward(self, *inputs: object) -> Any:
         if self.compiled is None:
             self.compiled = self.compile_part(self.part, inputs)
-        return self.compiled(*inputs)
+        # Called as a module, a graph prints a traceback of its own of what the program raises.
+        run = self.compiled
+        return (run.forward if isinstance(run, fx.GraphModule) else run)(*inputs)

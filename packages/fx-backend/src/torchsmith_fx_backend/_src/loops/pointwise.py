@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import fx
@@ -204,8 +205,8 @@ def copy(p: Point) -> Value:
     norm's with fresh statistics) then break the ties of the sums that follow to one side.
     """
     value = p.read(p.node.args[0], p.dtype)
-    source = getattr(p.node.args[0], "meta", {}).get("val")
-    widened = source is not None and source.dtype in (torch.float32, torch.float64)
+    source: Any = p.node.args[0]
+    widened = not is_tensor(source) or source.meta["val"].dtype in (torch.float32, torch.float64)
     rounds = widened or p.node.target is prims.convert_element_type.default
     return value.rounded(p.dtype) if rounds else value
 

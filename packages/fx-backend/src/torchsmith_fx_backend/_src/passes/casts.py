@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops.registry import Pointwise, Reduction, Scatter, rule_for
+from torchsmith_fx_backend._src.loops.sizes import is_tensor
 from torchsmith_fx_backend._src.passes.base import copied_back, escaping, is_view, same_layout
 from torchsmith_fx_backend._src.passes.noop import can_share
 
@@ -64,8 +65,10 @@ class RedundantCasts:
         return changed
 
 
-def _is_plain_cast(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target is CAST and set(node.kwargs) == {"dtype"}
+def _is_plain_cast(node: Any) -> bool:
+    """Whether a tensor is cast, and nothing else: in derivatives numbers are, too."""
+    plain = isinstance(node, fx.Node) and node.target is CAST and set(node.kwargs) == {"dtype"}
+    return plain and is_tensor(node.args[0])
 
 
 ROUND = torch.ops.prims.convert_element_type.default
