@@ -73,3 +73,32 @@ def test_computing_with_an_address(compute, made):
         assert compiled(x, o)[1] == f(x, o)[1]
     keys = tracer.compile(lambda x: (x + 1, len({o, o, 1})), fullgraph=True)
     assert keys(x)[1] == 2
+
+
+def test_a_compiled_module_has_an_identity_of_its_own():
+    module, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    same = tracer.compile(module)
+
+    def calls(run):
+        seen: dict[int, int] = {}
+        for m in (same, same, module, same, other):
+            yield run(m, seen, torch.zeros(1)), list(seen.items())
+
+    def program(m, seen, x):
+        seen[id(m)] = seen.get(id(m), 0) + 1
+        return x + 1, len(seen), m in {m: 1}, hash(m)
+
+    assert list(calls(tracer.compile(program))) == list(calls(program))
+
+
+def test_parametrizations_of_a_compiled_module_are_cached():
+    """Torch keeps them by the ``id`` of the module that they were registered on."""
+    torch.manual_seed(0)
+    module, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
+    compiled = tracer.compile(module, fullgraph=True)
+    torch.nn.utils.parametrize.register_parametrization(compiled, "weight", torch.nn.Tanh())
+    expected = module(x)
+    for _ in range(2):
+        with torch.nn.utils.parametrize.cached():
+            assert torch.equal(compiled(x), expected) and torch.equal(compiled(x), expected)
+        assert torch.equal(compiled(x), expected)

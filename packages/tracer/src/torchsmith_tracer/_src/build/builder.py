@@ -664,7 +664,7 @@ class Builder:
             self.guard(source, GuardKind.TYPE, type(obj), "class of a compiled module")
             module = getattr(obj, original)
             self.guard(AttrSource(source, "__class__"), GuardKind.ID, type(module), "its own class")
-            return self._with_table(ModuleValue(module, source))
+            return self._with_table(ModuleValue(module, source, obj))
         if original is not None:
             return self._original(obj, source)
         if (

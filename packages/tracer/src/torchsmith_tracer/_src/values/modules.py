@@ -45,10 +45,13 @@ _CONTAINERS = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 class ModuleValue(ObjectValue):
     """See the module's docstring. ``path`` names the module in the user's terms."""
 
-    __slots__ = ("path",)
+    __slots__ = ("path", "real")
 
-    def __init__(self, obj: nn.Module, source: Source | None = None) -> None:
+    def __init__(
+        self, obj: nn.Module, source: Source | None = None, real: nn.Module | None = None
+    ) -> None:
         super().__init__(obj, source)
+        self.real = real  # its compiled form, where that is what is there
         expr = type(obj).__name__ if source is None else source.expr
         self.path = _CONTAINERS.sub(r".\1", expr)
 

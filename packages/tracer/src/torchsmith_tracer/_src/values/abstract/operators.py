@@ -182,7 +182,7 @@ class Operators(Part):
         by_identity = hasattr(value, "fake") or (
             found is not None and found.attr is object.__hash__
         )
-        obj = getattr(value, "obj", None)
+        obj = getattr(value, "real", None) or getattr(value, "obj", None)
         if by_identity and source is not None and obj is not None:
             self.tx.world.identity(obj, source)
             return object.__hash__(obj)
