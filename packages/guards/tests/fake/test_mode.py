@@ -347,3 +347,24 @@ def test_strides_of_axes_of_one_stand_in_no_way(channels, order):
         scaled = {d for d in range(4) if image.stride(d) != other.stride(d)}
         assert {d for d in range(4) if is_symbolic(fake.stride(d))} == scaled
         assert stride_dependents(image, {varies}) == scaled
+
+
+@pytest.mark.parametrize("value", [1.5, 2])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, n: x.clamp(max=n),
+        lambda x, n: torch.clamp(x, n, 3),
+        lambda x, n: x.clamp_min(n),
+        lambda x, n: x + n,
+        lambda x, n: x**n,
+        lambda x, n: torch.where(x > 1, x, n),
+    ],
+)
+def test_a_float_that_varies_widens_integers_as_a_known_one_does(fn, value):
+    env = ShapeEnv()
+    mode, x = FakeMode(env), torch.tensor([1, 2, 3])
+    number = env.create_symbol(value, LocalSource("n"), "unspecified")
+    fake = mode.fakeify(x, X)
+    with mode.mode:
+        assert fn(fake, number).dtype is fn(x, value).dtype

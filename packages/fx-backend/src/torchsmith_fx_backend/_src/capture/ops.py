@@ -178,7 +178,7 @@ def is_refused(info: OpInfo, args: Sequence[object], kwargs: Mapping[str, object
     if isinstance(scale, bool):
         return not all(truths[:2])
     whole = [known or kind in (int, bool, torch.SymInt) for known, kind in zip(integral, kinds)]
-    return isinstance(scale, float) and all(whole[:2])
+    return isinstance(scale, float | torch.SymFloat) and all(whole[:2])
 
 
 def _fits(number: Any, args: Sequence[object], kwargs: Mapping[str, object], info: OpInfo) -> bool:
@@ -190,7 +190,7 @@ def _fits(number: Any, args: Sequence[object], kwargs: Mapping[str, object], inf
     if not (exact or type(number) in (float, torch.SymFloat)) or not isinstance(dtype, torch.dtype):
         return True
     unknown = type(number) in (torch.SymInt, torch.SymFloat) and (
-        dtype.itemsize >= 8  # holds whatever a symbol is
+        (dtype.itemsize >= 8 and (exact or dtype is not torch.int64))  # holds whatever it is
         or (exact and dtype.is_floating_point and dtype is not torch.float16)
         or hint_of(number) is None
     )

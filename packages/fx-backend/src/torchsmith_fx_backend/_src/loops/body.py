@@ -326,7 +326,11 @@ class Builder:
         index = self.graph.scalar_index(node)
         if index is not None:
             return self.index_value(index).cast(dtype)
-        return Value(self, self.push(ScalarArg(self.graph.scalar_name(node), dtype)), dtype)
+        whole = isinstance(value, torch.SymFloat) and dtype not in _FLOATS  # which C truncates
+        read = torch.float64 if whole else dtype
+        return Value(self, self.push(ScalarArg(self.graph.scalar_name(node), read)), read).cast(
+            dtype
+        )
 
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
         if value.dtype is dtype:

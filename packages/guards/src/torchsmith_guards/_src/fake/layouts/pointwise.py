@@ -351,7 +351,8 @@ def _register() -> None:
         return lambda a, b, *factor, **kwargs: pointwise_layout(kind, (a, b))
 
     def settings(x: torch.Tensor, *args: Any, **kwargs: Any) -> Layout:
-        if any(isinstance(a, float | torch.Tensor) for a in (*args, *kwargs.values())):
+        widens = (float, torch.SymFloat, torch.Tensor)
+        if any(isinstance(a, widens) for a in (*args, *kwargs.values())):
             return pointwise_layout(_ONLY_FLOAT, (x,))
         return pointwise_layout(_NOT_BOOL, (x,))
 
