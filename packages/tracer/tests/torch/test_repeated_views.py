@@ -137,3 +137,23 @@ def test_gradients_through_repeated_views():
     for calls in range(1, 3):
         compiled(y).backward()
         torch.testing.assert_close(y.grad, x.grad * calls)
+
+
+WHERE_THEY_BEGIN = {
+    "input": lambda x: x.storage_offset() + x,
+    "view": lambda x: (x[1:].storage_offset(), x.view(-1).storage_offset(), x * 1),
+    "as_strided": lambda x: x.detach().as_strided((2,), (1,)).storage_offset() * x,
+    "own memory": lambda x: (x.clone()[1:].storage_offset(), x * 1),
+    "branch": lambda x: x + 1 if x.unsqueeze(0)[:, 1:].storage_offset() > 5 else x - 1,
+}
+
+
+@pytest.mark.parametrize("name", WHERE_THEY_BEGIN)
+def test_views_begin_where_those_of_this_call_do(name):
+    """An input may lie anywhere in its memory, and no other guard says where."""
+    fn, memory = WHERE_THEY_BEGIN[name], torch.arange(36.0).view(9, 4)
+    compiled = torchsmith_tracer.compile(fn, fullgraph=True)
+    for start in (0, 1, 4, 2, 0):
+        x = memory[start : start + 3]
+        torch.testing.assert_close(compiled(x), fn(x), rtol=0, atol=0)
+    torch.testing.assert_close(compiled(x.clone()), fn(x.clone()), rtol=0, atol=0)

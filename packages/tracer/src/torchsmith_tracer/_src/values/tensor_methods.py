@@ -78,10 +78,15 @@ def _numel(tx: Trace, tensor: TensorValue, /) -> Value:
 
 @method("storage_offset")
 def _storage_offset(tx: Trace, tensor: TensorValue, /) -> Value:
-    offset = tensor.fake.storage_offset()
-    if tensor.real is not None or type(offset) is not int:
+    """Within an input it is counted from there, where another call may begin elsewhere."""
+    offset, base = tensor.fake.storage_offset(), tx.graph.base_of(tensor.fake)
+    real, source = base or (tensor.real, tensor.source)
+    if type(offset) is not int or not isinstance(real, torch.Tensor | None):
         raise Unsupported("tensor-attribute", what="storage_offset", tensor=tensor.describe())
-    return ConstantValue(offset)
+    if real is None or source is None:
+        return ConstantValue(offset)
+    start = tx.world.computed(real, source, "storage_offset", called=True)
+    return tx.interp.binary("add", start, ConstantValue(offset - real.storage_offset()))
 
 
 def _fold(name: str) -> Implementation:
