@@ -156,7 +156,9 @@ def test_results_as_large_as_the_image_or_twice_as_large(mode):
     compiled = torchsmith.compile(lambda x, s: F.interpolate(x, scale_factor=s, mode=mode))
     for s in (1.3, 1.7, 1.04, 2.04, 2.3, 1.06, 2.0, 0.55):
         x = torch.randn(1, 2, 8)
-        torch.testing.assert_close(compiled(x, s), F.interpolate(x, scale_factor=s, mode=mode))
+        found = compiled(x, s)
+        torch.testing.assert_close(found, F.interpolate(x, scale_factor=s, mode=mode))
+        assert found.data_ptr() != x.data_ptr()  # a copy, also when it is as large
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 1, -0.1, 1.5])

@@ -322,7 +322,7 @@ def _resample(shift: float, linear: bool, input: Tensor, output_size: Any, *more
         below = x.index_select(dim, low.clamp_max(size - 1))
         above = x.index_select(dim, (low + 1).clamp_max(size - 1)) if linear else below
         x = (1 - weight) * below + weight * above if linear else below
-    return x.to(input.dtype)
+    return x.to(input.dtype, copy=x is input)
 
 
 def _normalization(norm: Callable[..., Tensor]) -> Callable[..., Any]:
