@@ -90,13 +90,13 @@ def _tensor(
         with in_kernel_invocation_manager(mode):
             meta = torch.as_strided(base, size, stride, offset)
         with _without_dispatch():
-            return _wrap(mode, meta, device)
+            return wrap(mode, meta, device)
     with _without_dispatch(), _below_views(_VIEWS):
         # An operator on ``base`` itself would ask for its device, for which torch imports its
         # distributed tensors and with them sympy: more than all of a small first call.
         meta = torch.empty(0, dtype=dtype, device="meta")
         meta.set_(base.untyped_storage(), offset, size, stride)
-        return _wrap(mode, meta, device)
+        return wrap(mode, meta, device)
 
 
 def new_strided(
@@ -105,7 +105,7 @@ def new_strided(
     """A new fake tensor of this layout."""
     with _without_dispatch():
         meta = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-        return _wrap(mode, meta, device)
+        return wrap(mode, meta, device)
 
 
 def new_view(mode: FakeTensorMode, base: FakeTensor, *layout: Any) -> FakeTensor:
@@ -119,10 +119,10 @@ def new_view(mode: FakeTensorMode, base: FakeTensor, *layout: Any) -> FakeTensor
                 meta.set_(base.untyped_storage(), offset, size, stride)
         else:
             meta = torch.as_strided(base, size, stride, offset)
-        return _wrap(mode, meta, base.fake_device)
+        return wrap(mode, meta, base.fake_device)
 
 
-def _wrap(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+def wrap(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
     """``FakeTensor(mode, meta, device)`` for new tensors without history. What the constructor
     sets, in many steps, depends on nothing but mode and device, so it is copied."""
     templates: dict[torch.device, Any] = mode.__dict__.setdefault("_templates", {})

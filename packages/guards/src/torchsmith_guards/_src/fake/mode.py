@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torchsmith_guards._src.fake.build import new_strided, new_view
 from torchsmith_guards._src.fake.torch_mode import TorchMode
@@ -28,7 +28,7 @@ class FakeMode:
         shape_env: owner of the symbols; None when all shapes are static.
     """
 
-    mode: FakeTensorMode
+    mode: TorchMode
 
     def __init__(self, shape_env: ShapeEnv | None = None) -> None:
         self.shape_env = shape_env
@@ -90,6 +90,10 @@ class FakeMode:
     ) -> FakeTensor:
         """A new fake tensor of this layout, of no real one; no operator runs for it."""
         return new_strided(self.mode, size, stride, dtype, device)
+
+    def literal(self, value: torch.Tensor) -> FakeTensor:
+        """A new fake tensor of which is known that it holds ``value``, a literal of a program."""
+        return self.mode.lift(value)
 
     def view(
         self, base: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int

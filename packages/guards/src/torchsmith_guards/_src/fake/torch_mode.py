@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.nested._internal.nested_int import NestedIntNode
 
-from torchsmith_guards._src.fake.build import build, is_plain, settle
+from torchsmith_guards._src.fake.build import build, is_plain, settle, wrap
 from torchsmith_guards._src.fake.kernels import agree_with_kernels
 from torchsmith_guards._src.fake.layouts.base import Effect, Entry, entry_of
 from torchsmith_guards._src.fake.lean import defaults, knows_constructor, without_dynamo
@@ -129,7 +129,7 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
             return args[0].fake_device
         kwargs = kwargs or _NOTHING
         if func in _LIFTS and not kwargs and _is_literal(args[0]):
-            return self._lift(args[0])  # type: ignore[arg-type]
+            return self.lift(args[0])  # type: ignore[arg-type]
         if func is _RESTRIDE and not self._symbolic and is_plain(self, args[:1]):
             with in_kernel_invocation_manager(self):
                 return func(*args, **kwargs)
@@ -158,13 +158,14 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
 
     __torch_dispatch__ = dispatch
 
-    def _lift(self, literal: torch.Tensor) -> FakeTensor:
+    def lift(self, literal: torch.Tensor) -> FakeTensor:
         """A literal of the program, as torch's mode makes it, but without ``torch._dynamo``."""
         size, stride, dtype = literal.size(), literal.stride(), literal.dtype
         with torch._C._DisableTorchDispatch():
             meta = torch.empty_strided(size, stride, dtype=dtype, device="meta")
             constant = literal.clone() if self.may_turn_const(literal) else None
-            fake = FakeTensor(self, meta, literal.device, constant=constant)
+            fake = wrap(self, meta, literal.device)
+            fake.constant = constant
         if constant is not None:
             self.fake_tensor_converter.add_constant_storage_mapping(fake)
         return fake
@@ -206,7 +207,7 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
             return NotImplemented
         with torch._C._DisableTorchDispatch():
             out = func(*values[: len(args)], **dict(zip(kwargs, values[len(args) :])))
-        return args[0] if entry.effect is Effect.WRITE else self._lift(out)
+        return args[0] if entry.effect is Effect.WRITE else self.lift(out)
 
     def __enter__(self) -> Self:
         # With symbolic sizes, operators must take their Python decompositions: the C++ ones ask

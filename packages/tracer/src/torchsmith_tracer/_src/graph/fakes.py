@@ -79,6 +79,7 @@ _TORCH_ATOMS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 _UNKNOWN = object()
+_WRITTEN = object()  # of a write that leaves its tensor's layout as it is
 
 
 class _Uncacheable(Exception):
@@ -149,13 +150,15 @@ class FakeRunner:
         """
         fake_args: tuple[object, ...] = map_nodes(args, _example)
         fake_kwargs: dict[str, object] = map_nodes(kwargs, _example) if kwargs else {}
-        key = self._key(target, fake_args, fake_kwargs) if remember else None
-        spec = _UNKNOWN if key is None else self._memory.get(key, _UNKNOWN)
-        if type(spec) is _TensorSpec:
-            return self._tensor(spec), [], False
         tensors: list[torch.Tensor] = []
         collect_tensors(fake_args, tensors)
-        collect_tensors(fake_kwargs, tensors)
+        if fake_kwargs:
+            collect_tensors(fake_kwargs, tensors)
+        key = self._key(target, fake_args, fake_kwargs, tensors) if remember else None
+        spec = _UNKNOWN if key is None else self._memory.get(key, _UNKNOWN)
+        if spec is _WRITTEN:
+            torch.autograd.graph.increment_version(tensors[0])
+            return tensors[0], [t for t in tensors if t is tensors[0]], True
         if spec is not _UNKNOWN:
             return self._build(spec, tensors), [], False
         versions = [_version(t) for t in tensors]
@@ -190,6 +193,14 @@ class FakeRunner:
             gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
             if self._has_views and (gradients or target == _NOT_OF_VIEWS):
                 raise HistoryNeeded
+            if (
+                key is not None
+                and result is fake_args[0]
+                and _version(tensors[0]) == versions[0] + 1
+            ):
+                with contextlib.suppress(_Uncacheable):
+                    if _args_key(fake_args[:1]) == key[1][:1]:
+                        self._memory[key] = _WRITTEN
             return result, mutated, known
         if key is not None and not known:
             with contextlib.suppress(_Uncacheable):
@@ -237,8 +248,11 @@ class FakeRunner:
         target: Callable[..., object] | str,
         args: tuple[object, ...],
         kwargs: dict[str, object],
-    ) -> Hashable | None:
-        if in_place(target) or target in _BY_HISTORY or functorch_transform() is not None:
+        tensors: list[torch.Tensor],
+    ) -> tuple[Any, ...] | None:
+        if target in _BY_HISTORY or functorch_transform() is not None:
+            return None
+        if in_place(target) and (target in _RELAYING or not _of_layouts_alone(tensors)):
             return None
         if target in _WRITE_LISTS or (
             isinstance(target, OPERATORS) and _written(target, args, kwargs)
@@ -260,6 +274,8 @@ class FakeRunner:
     def _build(self, spec: object, tensors: Sequence[torch.Tensor]) -> object:
         if type(spec) is _TensorSpec:
             return self._tensor(spec)
+        if type(spec) is torch.Tensor:
+            return self._fake.literal(spec)
         if type(spec) is _ViewSpec:
             self._has_views = True
             return self._fake.view(tensors[spec.place], spec.size, spec.stride, spec.offset)
@@ -290,8 +306,12 @@ class FakeRunner:
                 raise _Uncacheable
             if has_symbols(result) or result.is_inference():
                 raise _Uncacheable
-            if getattr(result, "constant", None) is not None:
-                raise _Uncacheable
+            if (value := getattr(result, "constant", None)) is not None:
+                known = [getattr(t, "constant", None) for t in given]
+                stores = {storage_id(t) for t in known if t is not None}
+                if storage_id(value) in stores or result.requires_grad:
+                    raise _Uncacheable
+                return value.clone()  # writes change it
             if result._is_view() and not self.keep_history:
                 return _view_spec(result, given)
             storage = storage_id(result)
@@ -345,6 +365,14 @@ def _written(
                 given = args[place : place + 1] if not argument.kwarg_only else ()
                 collect_tensors((*given, kwargs.get(argument.name)), found)
     return found
+
+
+def _of_layouts_alone(tensors: list[torch.Tensor]) -> bool:
+    """Whether a write with these arguments has no gradient, and no two share memory."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return False
+    stores = {id(t): storage_id(t) for t in tensors}
+    return len(set(stores.values())) == len(stores)
 
 
 def _example(node: fx.Node) -> object:
