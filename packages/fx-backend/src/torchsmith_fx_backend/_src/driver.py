@@ -173,9 +173,7 @@ def compile_training(
     budget = 1.0 if "partition" in off else chosen.memory_budget
     training = Training(joint, compile_recorded, ambient_guard(), budget, Again.of(joint, gm))
     _stage("partition", training.prepare)
-    compiled: Any = callable_of(
-        training, getattr(gm, "forward", gm), unlike(joint, example_inputs), gm
-    )
+    compiled: Any = callable_of(training, unlike(joint, example_inputs), gm)
     compiled.training = training
     compiled.source, compiled.kernels = halves[0][1].source, halves[0][1].kernels
     compiled.schedules = functools.partial(schedules, halves)

@@ -255,11 +255,14 @@ class Joint:
             return self.trace.recorder.placeholder(name, fake)
 
     def graph(self, backward: Backward | None) -> Snapshot:
-        """A copy of what is recorded: forward outputs first, then gradients, writes last."""
-        graph = fx.Graph()
-        env: dict[fx.Node, fx.Node] = {}
-        for node in self.trace.recorder.graph.nodes:
-            env[node] = copy_node(graph, node, env.__getitem__)
+        """What is recorded: forward outputs first, then gradients, writes last. A copy, unless
+        there are no gradients: nothing more is recorded then."""
+        graph = recorded = self.trace.recorder.graph
+        env = {node: node for node in recorded.nodes}
+        if backward is not None:
+            graph = fx.Graph()
+            for node in recorded.nodes:
+                env[node] = copy_node(graph, node, env.__getitem__)
         for origin, value, times in self._writes:
             copy = graph.call_function(aten.copy_.default, (env[origin], env[value]))
             copy.meta = {"val": origin.meta["val"], WRITES: times}

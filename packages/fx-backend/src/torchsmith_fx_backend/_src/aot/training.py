@@ -133,10 +133,7 @@ class Training:
         self.tensors = tuple(i for i, out in enumerate(joint.outputs) if _is_tensor(out))
         self.saving = frozenset(i for i, nodes in joint.saves.items() if nodes)
         if not joint.differentiable:
-            snapshot = joint.graph(None)
-            self.forward = self.compile(
-                forward_graph(snapshot.module, snapshot.inputs, len(joint.outputs), ())
-            )
+            self.forward = self.compile(joint.graph(None).module)
             return
         roots = [joint.outputs[i].meta["val"] for i in joint.differentiable]
         sizes = [n for root in roots for n in (*root.shape, *root.stride())]
@@ -641,18 +638,15 @@ def unlike(joint: Joint, examples: Sequence[object]) -> Callable[[Sequence[Any]]
 
 
 def callable_of(
-    training: Training,
-    eager: Callable[..., Any],
-    unusual: Callable[[Sequence[Any]], str | None],
-    program: fx.GraphModule,
+    training: Training, unusual: Callable[[Sequence[Any]], str | None], program: fx.GraphModule
 ) -> Callable[..., Any]:
     """The compiled graph, called like the captured one.
 
     Args:
         training: its halves.
-        eager: the captured graph, which runs when a call is unlike the example.
         unusual: says in which way a call differs from the example; None when it does not.
-        program: where attributes of the graph are read at each call.
+        program: the captured graph, which runs when a call is unlike the example, and where its
+            attributes are read at each call.
     """
     joint, parts, cuts = training.joint, training.parts, training.joint.cuts
     forward, lends = training.forward, isinstance(training.forward, RecordedForward)
@@ -687,7 +681,7 @@ def callable_of(
         reason = unusual(inputs)
         if reason is not None:
             log.info("%s: running as captured", reason)
-            return eager(*inputs)
+            return getattr(program, "forward", program)(*inputs)  # now its code is written
         if paths:
             inputs = (*inputs, *(functools.reduce(getattr, path, program) for path in paths))
         if torch.is_grad_enabled():

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
 from torchsmith_fx_backend._src.captured import WRITES, is_boxed
 from torchsmith_fx_backend._src.loops.index import product
 from torchsmith_fx_backend._src.loops.sizes import estimate
@@ -223,9 +224,9 @@ def _module(
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
     for node in calls:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node] = copy_node(graph, node, copies.__getitem__)
     graph.output(tuple(copies[v] if isinstance(v, fx.Node) else v for v in results))
-    return fx.GraphModule(gm, graph)
+    return LazyGraphModule(gm, graph)
 
 
 def _items(values: Any) -> Sequence[Any]:
