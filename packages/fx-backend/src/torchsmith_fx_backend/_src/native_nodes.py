@@ -20,6 +20,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import (
+    FakeTensor,
     HigherOrderOperator,
     is_setting,
     is_wrapper,
@@ -55,7 +56,8 @@ def _is_native(node: fx.Node) -> bool:
     if name in _HOOKS or (node.op == "call_function" and (name in _CONTROL or is_setting(name))):
         return True
     values = map(_value, (node, *node.all_input_nodes))
-    return any(isinstance(value, torch.Generator) or is_wrapper(value) for value in values)
+    others = [value for value in values if type(value) is not FakeTensor]
+    return any(isinstance(value, torch.Generator) or is_wrapper(value) for value in others)
 
 
 def failing_node(error: BaseException | None) -> fx.Node | None:

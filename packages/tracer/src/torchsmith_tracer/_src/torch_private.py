@@ -281,7 +281,8 @@ def saving_hook() -> Callable[..., object] | None:
 
 def version_of(tensor: torch.Tensor) -> int | None:
     """How often a tensor was written to; inference tensors do not count that."""
-    return None if tensor.is_inference() else tensor._version
+    with disable_torch_function[0]():
+        return None if tensor.is_inference() else tensor._version
 
 
 def set_version(tensor: torch.Tensor, version: int | None) -> None:

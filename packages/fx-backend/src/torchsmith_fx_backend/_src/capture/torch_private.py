@@ -7,6 +7,7 @@ few lines around one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ _SETTING = re.compile(
 )
 
 
+@functools.cache
 def is_setting(name: str) -> bool:
     """Whether a function of this name changes how operators run."""
     return _SETTING.fullmatch(name) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import torch
@@ -161,6 +161,7 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     return Draft(tuple(ranges), reduce_from, tuple(body), dtypes)
 
 
+@lru_cache(maxsize=256)
 def from_start(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
     """``kernel`` with accesses counted from the first element of each argument that any of them
     may touch, and the places of those elements; so that equal steps over the parts of a tensor

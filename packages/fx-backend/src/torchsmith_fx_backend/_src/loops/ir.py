@@ -23,7 +23,7 @@ Numerics
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
@@ -321,6 +321,13 @@ class Kernel:
     body: tuple[Node, ...]
     args: tuple[BufferArg, ...]
     symbols: tuple[str, ...]
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        if not self._hash:  # asked for at each of many equal launches
+            own = hash((self.ranges, self.reduce_from, self.body, self.args, self.symbols))
+            object.__setattr__(self, "_hash", own)
+        return self._hash
 
     @property
     def floating(self) -> set[str]:

@@ -60,7 +60,7 @@ class _Summary:
         self.storage: dict[str, int] = {}  # name -> number of its storage; 0: not the plan's
         self.sizes: dict[int, int] = {}  # storages that are held, with their bytes
         self.names: dict[int, int] = {}  # how many names a storage has
-        self.peak = 0
+        self.live = self.peak = 0  # bytes that are held, now and at most
         self.steps: list[dict[str, Any]] = []
         self._arithmetic: dict[int, tuple[int, int]] = {}  # by the identity of the kernel
         self.stored = {*plan.inputs, *(name for name, _ in plan.constants)}
@@ -98,7 +98,8 @@ class _Summary:
     def _hold(self, name: str, size: int | None) -> None:
         number = len(self.names) + 1
         self.storage[name], self.names[number], self.sizes[number] = number, 1, size or 0
-        self.peak = max(self.peak, sum(self.sizes.values()))
+        self.live += self.sizes[number]
+        self.peak = max(self.peak, self.live)
 
     def _alias(self, name: str, other: str) -> None:
         number = self.storage.get(other, 0)
@@ -111,7 +112,7 @@ class _Summary:
         if number:
             self.names[number] -= 1
             if not self.names[number]:
-                del self.sizes[number]
+                self.live -= self.sizes.pop(number)
 
     # --- sizes -----------------------------------------------------------------------------------
     def _value(self, name: str) -> Any:
@@ -155,7 +156,7 @@ class _Summary:
                 "nodes": list(origins),
                 "bytes": moved,
                 "flops": flops,
-                "live": sum(self.sizes.values()),
+                "live": self.live,
             }
         )
 

@@ -80,6 +80,7 @@ _NORMS = {aten.native_group_norm.default, aten.native_layer_norm.default}
 _NORMS_BACKWARD = {
     getattr(aten, f"native_{kind}_norm_backward").default for kind in ("group", "layer", "batch")
 }
+_FIRST = {aten.amax.default, aten.amin.default, *_COMPARE, *_NORMS, *_NORMS_BACKWARD}
 # Operators whose results are among the elements that they are given.
 _SELECT = frozenset(
     "amax amin aminmax cummax cummin kthvalue max median min mode nanmedian sort topk".split()
@@ -100,6 +101,8 @@ class ComparedValues:
 
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place."""
+        if not any(graph.find_nodes(op="call_function", target=first) for first in _FIRST):
+            return False
         compared, extreme, means = set[fx.Node](), set[fx.Node](), set[fx.Node]()
         for node in graph.nodes:
             source: Any = node.args[0] if node.args else None

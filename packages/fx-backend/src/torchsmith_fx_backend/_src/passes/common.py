@@ -45,7 +45,7 @@ class CommonSubexpressions:
 
 def _brings_size(node: fx.Node) -> bool:
     """Whether a size or number that only the data decides comes into the graph with ``node``."""
-    if not _FROM_DATA & {*getattr(node.target, "tags", ())}:
+    if _FROM_DATA.isdisjoint(getattr(node.target, "tags", ())):
         return False
     value = node.meta.get("val")
     results = value if isinstance(value, (tuple, list)) else (value,)

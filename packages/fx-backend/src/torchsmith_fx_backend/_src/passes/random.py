@@ -97,7 +97,7 @@ def _drop(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
 
 def _keyed(node: fx.Node) -> _Made | None:
     """The function that a draw becomes, with its arguments behind the dtype."""
-    value = _drawn(node) if node.op == "call_function" else None
+    value = _drawn(node) if node.target in _DRAWS else None
     if value is None:
         return None
     if value.layout is not torch.strided or node.kwargs.get("generator") is not None:
@@ -144,6 +144,7 @@ _INTEGERS: dict[object, tuple[tuple[int | None, str], tuple[int, str]]] = {
     aten.randint_like.default: ((None, ""), (1, "high")),
     aten.randint_like.low_dtype: ((1, "low"), (2, "high")),
 }
+_DRAWS = {_DROPOUT, aten.bernoulli.p, *_UNIFORM, *_NORMAL, *_INTEGERS}
 _SIZES: dict[object, int] = {
     aten.rand.default: 0,
     aten.randn.default: 0,

@@ -91,10 +91,6 @@ class FakeMode:
         """A new fake tensor of this layout, of no real one; no operator runs for it."""
         return new_strided(self.mode, size, stride, dtype, device)
 
-    def literal(self, value: torch.Tensor) -> FakeTensor:
-        """A new fake tensor of which is known that it holds ``value``, a literal of a program."""
-        return self.mode.lift(value)
-
     def view(
         self, base: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int
     ) -> FakeTensor:

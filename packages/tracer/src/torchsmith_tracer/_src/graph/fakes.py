@@ -34,7 +34,6 @@ from torchsmith_tracer._src.torch_private import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
     apply_of,
-    disable_torch_function,
     functorch_transform,
     has_symbols,
     map_nodes,
@@ -152,8 +151,7 @@ class FakeRunner:
         fake_kwargs: dict[str, object] = map_nodes(kwargs, _example) if kwargs else {}
         tensors: list[torch.Tensor] = []
         collect_tensors(fake_args, tensors)
-        if fake_kwargs:
-            collect_tensors(fake_kwargs, tensors)
+        collect_tensors(fake_kwargs, tensors)
         key = self._key(target, fake_args, fake_kwargs, tensors) if remember else None
         spec = _UNKNOWN if key is None else self._memory.get(key, _UNKNOWN)
         if spec is _WRITTEN:
@@ -161,14 +159,14 @@ class FakeRunner:
             return tensors[0], [t for t in tensors if t is tensors[0]], True
         if spec is not _UNKNOWN:
             return self._build(spec, tensors), [], False
-        versions = [_version(t) for t in tensors]
+        versions = [version_of(t) for t in tensors]
         try:
             result = self._call(op, target, fake_args, fake_kwargs, tensors)
         except (Unsupported, ObservedException):
             raise
         except Exception as e:
             raise _refusal(target, e) from e
-        mutated = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
+        mutated = [t for t, v in zip(tensors, versions, strict=True) if version_of(t) != v]
         if target is setattr:
             mutated = tensors[:1]
         elif isinstance(target, OPERATORS) or target in _WRITE_LISTS:
@@ -186,21 +184,17 @@ class FakeRunner:
                 if arg is result and result:
                     return Given(place), mutated, True
         known = any(t is result for t in tensors)
-        if not mutated and tensors and (in_place(target) or (known and _version(tensors[0]) < 0)):
+        uncounted = known and version_of(tensors[0]) is None
+        if not mutated and tensors and (in_place(target) or uncounted):
             # Inference tensors count no versions: go by the name, and be careful with others.
             mutated = [result] if isinstance(result, torch.Tensor) and known else tensors[:1]
         if mutated:
             gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
             if self._has_views and (gradients or target == _NOT_OF_VIEWS):
                 raise HistoryNeeded
-            if (
-                key is not None
-                and result is fake_args[0]
-                and _version(tensors[0]) == versions[0] + 1
-            ):
-                with contextlib.suppress(_Uncacheable):
-                    if _args_key(fake_args[:1]) == key[1][:1]:
-                        self._memory[key] = _WRITTEN
+            if key and result is fake_args[0] and (before := versions[0]) is not None:
+                if version_of(tensors[0]) == before + 1 and _args_key(fake_args[:1]) == key[1][:1]:
+                    self._memory[key] = _WRITTEN
             return result, mutated, known
         if key is not None and not known:
             with contextlib.suppress(_Uncacheable):
@@ -252,8 +246,11 @@ class FakeRunner:
     ) -> tuple[Any, ...] | None:
         if target in _BY_HISTORY or functorch_transform() is not None:
             return None
-        if in_place(target) and (target in _RELAYING or not _of_layouts_alone(tensors)):
-            return None
+        if in_place(target):
+            gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+            stores = {id(t): storage_id(t) for t in tensors}  # one may be given twice
+            if gradients or target in _RELAYING or len({*stores.values()}) < len(stores):
+                return None  # what it does depends on more than layouts
         if target in _WRITE_LISTS or (
             isinstance(target, OPERATORS) and _written(target, args, kwargs)
         ):
@@ -275,7 +272,7 @@ class FakeRunner:
         if type(spec) is _TensorSpec:
             return self._tensor(spec)
         if type(spec) is torch.Tensor:
-            return self._fake.literal(spec)
+            return self._fake.mode.lift(spec)
         if type(spec) is _ViewSpec:
             self._has_views = True
             return self._fake.view(tensors[spec.place], spec.size, spec.stride, spec.offset)
@@ -293,7 +290,7 @@ class FakeRunner:
             made: torch.Tensor = _forgotten(self._root, self._fake, spec)
             return made
 
-    def _spec(self, result: object, given: list[torch.Tensor], used: set[int]) -> object:
+    def _spec(self, result: object, given: list[Any], used: set[int]) -> object:
         """What ``_build`` makes again, if no more is to be known of its history than that there is
         one. ``given``: the arguments; ``used``: their storages and those of the results so far."""
         kind = type(result)
@@ -307,8 +304,7 @@ class FakeRunner:
             if has_symbols(result) or result.is_inference():
                 raise _Uncacheable
             if (value := getattr(result, "constant", None)) is not None:
-                known = [getattr(t, "constant", None) for t in given]
-                stores = {storage_id(t) for t in known if t is not None}
+                stores = {storage_id(t.constant) for t in given if t.constant is not None}
                 if storage_id(value) in stores or result.requires_grad:
                     raise _Uncacheable
                 return value.clone()  # writes change it
@@ -367,14 +363,6 @@ def _written(
     return found
 
 
-def _of_layouts_alone(tensors: list[torch.Tensor]) -> bool:
-    """Whether a write with these arguments has no gradient, and no two share memory."""
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return False
-    stores = {id(t): storage_id(t) for t in tensors}
-    return len(set(stores.values())) == len(stores)
-
-
 def _example(node: fx.Node) -> object:
     return node.meta["example_value"]
 
@@ -395,14 +383,12 @@ def _args_key(args: tuple[object, ...] | list[object]) -> Hashable:
             parts.append(_tensor_key(arg))
         elif kind in _ATOMS:
             parts.append((kind, arg))
-        elif isinstance(arg, _TORCH_ATOMS):
+        elif isinstance(arg, _TORCH_ATOMS) or kind in (torch.finfo, torch.iinfo):
             parts.append(arg)
         elif isinstance(arg, tuple | list):
             parts.append((kind, _args_key(arg)))
         elif kind is slice:
             parts.append((slice, _args_key((arg.start, arg.stop, arg.step))))  # type: ignore[attr-defined]
-        elif kind is torch.finfo or kind is torch.iinfo:
-            parts.append(arg)
         else:
             raise _Uncacheable
     return tuple(parts)
@@ -470,14 +456,6 @@ def collect_tensors(arg: object, into: list[torch.Tensor]) -> None:
     elif isinstance(arg, dict):
         for part in arg.values():
             collect_tensors(part, into)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    # Inference tensors count no versions; they are treated as changed by in-place names only.
-    if type(tensor) is FakeTensor:
-        return -1 if tensor.is_inference() else tensor._version
-    with disable_torch_function[0]():
-        return -1 if tensor.is_inference() else tensor._version
 
 
 def _of_any_length(target: Callable[..., Any], x: Any, *args: Any) -> object:

@@ -417,12 +417,12 @@ class OutputGraph:
         if not self.draws and draws(operation):
             self.draws = True
             self.log.append(lambda: setattr(self, "draws", False))
-        risk = self.mutated - self.at_risk
-        if not risk and (self.may_fail or not (operation.fails or self.draws)):
+        at_risk = self.mutated <= self.at_risk
+        if at_risk and (self.may_fail or not (operation.fails or self.draws)):
             return
         fails = self._fails(node) if operation.fails else refuses_types(node)
         if fails or overlaps(node) or (self.inference and self._saves_inference(node)):
-            before = self.may_fail
+            before, risk = self.may_fail, self.mutated - self.at_risk
             self.may_fail = True
             self.at_risk |= risk
 
