@@ -68,6 +68,7 @@ BATCH_NORM = aten._native_batch_norm_legit.default
 # rule(mode, *args, **kwargs) -> result, or NotImplemented to decline
 Rule = Callable[..., Any]
 
+_DEVICE = torch.ops.prim.device.default
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, complex)
 _SYM = frozenset(SYMBOLIC_TYPES)
 
@@ -213,6 +214,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         made, self._made = self._made, None
+        if func is _DEVICE and isinstance(args[0], FakeTensor):  # autograd asks all the time
+            return args[0].fake_device
         if func is aten.detach.default and (args[0] is made or above_autograd_views()):
             return made if args[0] is made else self._same_place(args[0])
         with below_autograd():

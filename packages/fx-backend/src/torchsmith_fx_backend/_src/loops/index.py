@@ -590,7 +590,8 @@ def variables(x: Index, into: set[int] | None = None) -> set[int]:
 def symbols(x: Index, into: set[str] | None = None) -> set[str]:
     """The names of all size symbols in ``x``."""
     found: set[str] = set() if into is None else into
-    found.update([symbol.name for symbol in symbol_nodes([x])])
+    if type(x) is not Const:  # as most sizes are
+        found.update([symbol.name for symbol in symbol_nodes([x])])
     return found
 
 
