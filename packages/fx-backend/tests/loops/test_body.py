@@ -1,5 +1,7 @@
 """Standalone bodies: lowered once for equal calls; asking whether a node fits changes nothing."""
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from plans import check, trace
@@ -9,6 +11,7 @@ from torchsmith_fx_backend._src.loops.nest import Nest
 from torchsmith_fx_backend._src.schedule import facts as facts_module
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.facts import Facts
+from torchsmith_fx_backend._src.schedule.plan import Launch
 
 X = torch.randn(3, 8)
 
@@ -79,3 +82,13 @@ def test_views_of_nothing():
         lambda x: x.repeat_interleave(2),
     ):
         check(fn, empty)
+
+
+def test_a_changed_kernel_has_a_hash_of_its_own():
+    one, other = (schedule_graph(trace(block, X)).steps for _ in range(2))
+    kernel, equal = (
+        next(s.kernel for s in steps if isinstance(s, Launch)) for steps in (one, other)
+    )
+    assert kernel is not equal and {kernel: 1} == {equal: 1}
+    changed = replace(kernel, symbols=("n",))
+    assert changed != kernel and hash(changed) != hash(kernel)
