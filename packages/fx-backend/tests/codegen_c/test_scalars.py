@@ -11,7 +11,7 @@ import torch
 from native_kernels import Body, check, row_major, run
 from torchsmith_fx_backend._src.codegen.c import scalars
 from torchsmith_fx_backend._src.loops.index import var
-from torchsmith_fx_backend._src.loops.ir import Op
+from torchsmith_fx_backend._src.loops.ir import Op, ReduceOp
 
 INTS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 FLOATS = [torch.float32, torch.float64]
@@ -118,6 +118,42 @@ def test_float64_functions_are_within_a_few_ulp(op: str, scale: float) -> None:
 def test_float64_functions_equal_eager(op: Op) -> None:
     x = floats(torch.float64)
     torch.testing.assert_close(apply(op, [x]), UNARY[op](x), rtol=1e-14, atol=0, equal_nan=True)
+
+
+def test_exponentials_below_a_peak_are_within_two_ulp() -> None:
+    below = torch.linspace(-110, 0, 30_001)
+    special = torch.tensor([0.0, -0.0, -1e-45, -1e-8, -88.0, -103.97, -104.1, -1e38, -INF])
+    x = torch.cat([below, special])
+    body = Body()
+    value = body.load(0, var(0))
+    body.store(1, var(0), body.op(Op.EXP, body.op(Op.SUB, value, body.reduce(ReduceOp.MAX, value))))
+    for peak in (0.0, 3.5, NAN, INF):
+        rows, target = torch.cat([x + peak, torch.tensor([peak])]), torch.empty(x.numel() + 1)
+        run(body.kernel([rows.numel()], 0), [rows, target])
+        exact = (rows - peak).double().exp()
+        worst = ulps(target, exact)
+        assert worst.max() <= 2.0, f"{worst.max()} ulp at {rows[worst.argmax()]}"
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("scale", [0.0, 1.0, 40.0, 1e30])
+def test_softmax_is_within_four_epsilon(scale: float, dtype: torch.dtype) -> None:
+    x = torch.randn(6, 700, generator=torch.Generator().manual_seed(4), dtype=dtype) * scale
+    x[1, 3], x[2, :] = -INF, -INF
+    x[3, 5], x[4, 9] = INF, NAN
+    body = Body()
+    value = body.load(0, row_major([6, 700]), dtype)
+    share = body.op(Op.EXP, body.op(Op.SUB, value, body.reduce(ReduceOp.MAX, value)))
+    share = body.op(Op.DIV, share, body.reduce(ReduceOp.SUM, share))
+    body.store(1, row_major([6, 700]), share)
+    target = torch.empty_like(x)
+    run(body.kernel([6, 700], 1), [x, target])
+    exact = (x - x.amax(-1, keepdim=True)).double().exp()
+    exact /= exact.sum(-1, keepdim=True)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        target.double(), exact, rtol=4 * eps, atol=torch.finfo(dtype).tiny, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

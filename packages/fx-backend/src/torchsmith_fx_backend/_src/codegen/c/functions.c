@@ -17,6 +17,15 @@
 #define TS_WIDE
 #endif
 
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GLIBC_PREREQ) && !defined(__clang__)
+#if __GLIBC_PREREQ(2, 35)
+#define TS_SIMD __attribute__((simd("notinbranch")))
+#endif
+#endif
+#ifndef TS_SIMD
+#define TS_SIMD
+#endif
+
 /* The extremes: y on a tie, NaN if one of the two is. Two selections, since gcc makes no vector code
    of ``(x < y) | (x != x) ? x : y``. */
 
@@ -130,6 +139,22 @@ TS_INLINE float ts_exp_near(float x) {
   p = TS_FMA(p, r, 0x1.fffffcp-2f);
   p = 1.0f + TS_FMA(p, r * r, r);
   return p * ts_float(ts_bits(t) << 23);
+}
+
+TS_INLINE float ts_exp_down(float x) {
+  /* exp for x <= 0: a factor of two powers of two, the first of which is no denormal */
+  float c = x < -104.0f ? -104.0f : x;
+  float t = TS_FMA(c, 0x1.715476p+0f, 0x1.80012ep+23f);
+  float n = t - 0x1.80012ep+23f;
+  float r = TS_FMA(n, -0x1.62e4p-1f, c);
+  r = TS_FMA(n, -0x1.7f7d1cp-20f, r);
+  float p = 0x1.6a4b38p-10f;
+  p = TS_FMA(p, r, 0x1.12398ep-7f);
+  p = TS_FMA(p, r, 0x1.5558b2p-5f);
+  p = TS_FMA(p, r, 0x1.555492p-3f);
+  p = TS_FMA(p, r, 0x1.fffffcp-2f);
+  p = 1.0f + TS_FMA(p, r * r, r);
+  return p * ts_float(ts_bits(t) << 23) * 0x1p-24f;
 }
 
 TS_INLINE float ts_exp2(float x) {
@@ -308,6 +333,131 @@ TS_INLINE float ts_sin(float x) {
 
 TS_INLINE float ts_cos(float x) {
   return ts_wave(x, 1);
+}
+
+/* In double precision: Taylor polynomials on a reduced argument, whose errors are below 1 ulp; and
+   libm, where the C library has vector forms (errors below 4 ulp), which compilers are told. */
+
+TS_SIMD double log(double);
+TS_INLINE double ts_log_f64(double x) {
+  return __builtin_log(x);
+}
+
+TS_SIMD double log2(double);
+TS_INLINE double ts_log2_f64(double x) {
+  return __builtin_log2(x);
+}
+
+TS_SIMD double log1p(double);
+TS_INLINE double ts_log1p_f64(double x) {
+  return __builtin_fabs(x) < 0x1p-60 ? x : __builtin_log1p(x);
+}
+
+TS_SIMD double exp2(double);
+TS_INLINE double ts_exp2_f64(double x) {
+  return __builtin_exp2(x);
+}
+
+TS_SIMD double expm1(double);
+TS_INLINE double ts_expm1_f64(double x) {
+  return __builtin_expm1(x);
+}
+
+TS_SIMD double tanh(double);
+TS_INLINE double ts_tanh_f64(double x) {
+  return __builtin_tanh(x);
+}
+
+TS_SIMD double erf(double);
+TS_INLINE double ts_erf_f64(double x) {
+  return __builtin_erf(x);
+}
+
+TS_INLINE double ts_pow2_f64(int64_t n) {
+  return ts_double((n + 1023) << 52);
+}
+
+TS_INLINE double ts_exp_f64(double x) {
+  double c = x > 710.0 ? 710.0 : x;
+  c = c < -746.0 ? -746.0 : c;
+  double t = TS_FMAD(c, 0x1.71547652b82fep+0, 0x1.8p+52); /* nearest integer, by its last bits */
+  double n = t - 0x1.8p+52;
+  double r = TS_FMAD(n, -0x1.62e42fee00000p-1, c);
+  r = TS_FMAD(n, -0x1.a39ef35793c76p-33, r);
+  double p = 0x1.6124613a86d09p-33;
+  p = TS_FMAD(p, r, 0x1.1eed8eff8d898p-29);
+  p = TS_FMAD(p, r, 0x1.ae64567f544e4p-26);
+  p = TS_FMAD(p, r, 0x1.27e4fb7789f5cp-22);
+  p = TS_FMAD(p, r, 0x1.71de3a556c734p-19);
+  p = TS_FMAD(p, r, 0x1.a01a01a01a01ap-16);
+  p = TS_FMAD(p, r, 0x1.a01a01a01a01ap-13);
+  p = TS_FMAD(p, r, 0x1.6c16c16c16c17p-10);
+  p = TS_FMAD(p, r, 0x1.1111111111111p-7);
+  p = TS_FMAD(p, r, 0x1.5555555555555p-5);
+  p = TS_FMAD(p, r, 0x1.5555555555555p-3);
+  p = TS_FMAD(p, r, 0x1.0000000000000p-1);
+  p = 1.0 + TS_FMAD(p, r * r, r);
+  int64_t k = ts_bits64(t) - 0x4338000000000000;
+  int64_t h = k >> 1; /* two factors, so that results reach denormals and infinity */
+  return x != x ? x : p * ts_pow2_f64(h) * ts_pow2_f64(k - h);
+}
+
+TS_INLINE double ts_wave_f64(double x, int64_t quarters) {
+  /* sin(x + quarters * pi / 2) for |x| < 2**20 */
+  double t = TS_FMAD(x, 0x1.45f306dc9c883p-1, 0x1.8p+52);
+  double n = t - 0x1.8p+52;
+  double r = TS_FMAD(n, -0x1.921fb54400000p+0, x); /* exact products: 33 bits by 20 */
+  double m = TS_FMAD(n, -0x1.0b4611a600000p-34, r);
+  double e = TS_FMAD(n, -0x1.0b4611a600000p-34, r - m);
+  e = TS_FMAD(n, -0x1.3198a2e037073p-69, e);
+  r = m + e;
+  double s = r * r;
+  double sine, cosine;
+  {
+    double p = 0x1.952c77030ad4ap-49;
+    p = TS_FMAD(p, s, -0x1.ae7f3e733b81fp-41);
+    p = TS_FMAD(p, s, 0x1.6124613a86d09p-33);
+    p = TS_FMAD(p, s, -0x1.ae64567f544e4p-26);
+    p = TS_FMAD(p, s, 0x1.71de3a556c734p-19);
+    p = TS_FMAD(p, s, -0x1.a01a01a01a01ap-13);
+    p = TS_FMAD(p, s, 0x1.1111111111111p-7);
+    p = TS_FMAD(p, s, -0x1.5555555555555p-3);
+    sine = TS_FMAD(p * s, r, r);
+  }
+  {
+    double p = -0x1.6827863b97d97p-53;
+    p = TS_FMAD(p, s, 0x1.ae7f3e733b81fp-45);
+    p = TS_FMAD(p, s, -0x1.93974a8c07c9dp-37);
+    p = TS_FMAD(p, s, 0x1.1eed8eff8d898p-29);
+    p = TS_FMAD(p, s, -0x1.27e4fb7789f5cp-22);
+    p = TS_FMAD(p, s, 0x1.a01a01a01a01ap-16);
+    p = TS_FMAD(p, s, -0x1.6c16c16c16c17p-10);
+    p = TS_FMAD(p, s, 0x1.5555555555555p-5);
+    cosine = TS_FMAD(s * s, p, TS_FMAD(s, -0.5, 1.0));
+  }
+  int64_t q = ts_bits64(t) + quarters;
+  double y = q & 1 ? cosine : sine;
+  return q & 2 ? -y : y;
+}
+
+TS_SIMD double sin(double);
+TS_INLINE double ts_sin_f64(double x) {
+  double near = __builtin_fabs(x) < 0x1p+20 ? x : 0.0;
+  double far = __builtin_sin(x);
+  double y = ts_wave_f64(near, 0);
+  return __builtin_fabs(x) < 0x1p+20 ? (x == 0.0 ? x : y) : far;
+}
+
+TS_SIMD double cos(double);
+TS_INLINE double ts_cos_f64(double x) {
+  double near = __builtin_fabs(x) < 0x1p+20 ? x : 0.0;
+  double far = __builtin_cos(x);
+  double y = ts_wave_f64(near, 1);
+  return __builtin_fabs(x) < 0x1p+20 ? y : far;
+}
+
+TS_INLINE double ts_sigmoid_f64(double x) {
+  return 1.0 / (1.0 + ts_exp_f64(-x));
 }
 
 TS_INLINE float ts_pow(float x, float y) {

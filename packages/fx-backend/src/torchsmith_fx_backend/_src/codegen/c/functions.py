@@ -2,8 +2,7 @@
 
 All of them are branch-free, so that a compiler turns them into vector code inside a simd loop, and
 strict about NaN, infinities, signed overflow and denormals. The float32 polynomials are minimax
-fits of our own with coefficients rounded one after the other; errors are below 2 ulp. Those of
-float64 stand in ``doubles``.
+fits of our own with coefficients rounded one after the other; errors are below 2 ulp.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from torchsmith_fx_backend._src.codegen.c import doubles
-
 _NAME = re.compile(r"\bts_\w+")
 _TEXT = Path(__file__).with_name("functions.c").read_text("ascii")
-PROLOGUE, *_definitions = re.split(r"\n(?=TS_INLINE |static inline )", _TEXT)
+# a declaration stays with the definition that it is for
+_START = r"\n(?=TS_SIMD )|(?<!\);)\n(?=TS_INLINE |static inline )"
+PROLOGUE, *_definitions = re.split(_START, _TEXT)
 # name -> definition; names that occur in a definition are its dependencies
-FUNCTIONS = doubles.FUNCTIONS | {_NAME.findall(text)[0]: text for text in _definitions}
+FUNCTIONS = {_NAME.findall(text)[0]: text for text in _definitions}
 
 
 def prelude(code: str) -> str:
@@ -35,6 +34,4 @@ def prelude(code: str) -> str:
 
     for name in dict.fromkeys(_NAME.findall(code)):
         visit(name)
-    found = [FUNCTIONS[name] for name in order]
-    library = [doubles.SIMD] if any("TS_SIMD" in text for text in found) else []
-    return "\n".join([PROLOGUE, *library, *found])
+    return "\n".join([PROLOGUE, *(FUNCTIONS[name] for name in order)])

@@ -13,7 +13,7 @@ import struct
 
 import torch
 
-from torchsmith_fx_backend._src.loops.ir import INFIX, Compute, Kernel, Op
+from torchsmith_fx_backend._src.loops.ir import INFIX, Compute, Kernel, Node, Op, Reduce, ReduceOp
 from torchsmith_fx_backend._src.loops.verify import COMPARISONS
 
 HALF = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -142,6 +142,15 @@ def _was_floating(node: Compute, kernel: Kernel) -> bool:
     return dtype_of(kernel, before.args[0]).is_floating_point
 
 
+def _is_below_peak(node: Node, kernel: Kernel) -> bool:
+    """Whether a value is the exponential of how far another one is below the largest of its row."""
+    body = kernel.body
+    x = body[node.args[0]] if isinstance(node, Compute) and node.op is Op.EXP else None
+    if not isinstance(x, Compute) or x.op is not Op.SUB or x.dtype is not torch.float32:
+        return False
+    return body[x.args[1]] == Reduce(ReduceOp.MAX, x.args[0], x.dtype)
+
+
 def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
     """The C expression of ``node`` over the C names of its operands.
 
@@ -159,6 +168,12 @@ def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
     if node.op is Op.WHERE:
         condition, then, other = operands
         return f"{condition} ? {then} : {other}"
+    if node.op is Op.EXP and _is_below_peak(node, kernel):
+        return f"ts_exp_down({operands[0]})"
+    if node.op is Op.DIV and _is_below_peak(kernel.body[node.args[0]], kernel):
+        # The sum of a row with a one has an ordinary reciprocal, which is the same for all of it.
+        if kernel.body[node.args[1]] == Reduce(ReduceOp.SUM, node.args[0], node.dtype):
+            return f"{operands[0]} * (1.0f / {operands[1]})"
     return _widened(node.op, operands, source, node.dtype)
 
 
