@@ -180,6 +180,13 @@ WIDTHS = {
     "what memory bounds": (lambda x: x * 2 + 1, False),
     "moved": (lambda x: x.T.contiguous() + 1, False),
     "rows that are reduced": (lambda x: x.exp().sum(-1), False),
+    "bounds": (lambda x: x.clamp(-1, 1), True),
+    "one bound": (lambda x: x.relu(), False),
+    "bounds and a division": (lambda x: x.clamp(-1, 1) / (x + 9), False),
+    "long rows": (lambda x: x.view(40, 480).amax(-1), True),
+    "exponentials of long rows": (lambda x: x.view(40, 480).softmax(-1), True),
+    "long rows in memory": (lambda x: x.view(40, 480).sum(-1), False),
+    "long columns": (lambda x: x.amax(0), False),
 }
 
 
@@ -187,7 +194,7 @@ WIDTHS = {
 def test_wide_registers_are_for_what_computes(name):
     """Elsewhere they gain nothing, and rows take longer to reduce."""
     program, wide = WIDTHS[name]
-    x = torch.randn(40, 48)
+    x = torch.randn(400, 48)
     with torch.no_grad():
         compiled = compile_graph(fx.symbolic_trace(program), [x])
         torch.testing.assert_close(compiled(x), program(x))
@@ -203,7 +210,7 @@ def test_wide_kernels_fill_the_registers_that_there_are(tmp_path):
         pytest.skip("a processor without AVX-512")
     with torch.no_grad():
         x = torch.randn(4096)
-        compiled = compile_graph(fx.symbolic_trace(lambda x: x.exp()), [x])
+        compiled = compile_graph(fx.symbolic_trace(lambda x: (x * 2).exp()), [x])
     ((_, source),) = compiled.kernels
     file = tmp_path / "kernel.c"
     file.write_text(f"{prelude(source)}\n{source}")

@@ -14,8 +14,12 @@ from torchsmith_fx_backend._src.codegen.c.pointwise import emit_pointwise
 from torchsmith_fx_backend._src.codegen.c.scan import emit_scan
 from torchsmith_fx_backend._src.codegen.c.scatter import emit_scatter
 from torchsmith_fx_backend._src.loops.index import ONE
-from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Load, Store
+from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Load, Op, Reduce, ReduceOp, Store
 from torchsmith_fx_backend._src.loops.meeting import meeting_stores
+
+_PICKS = (Op.MINIMUM, Op.MAXIMUM, Op.WHERE)  # a comparison and a selection each
+_PEAKS = (ReduceOp.MAX, ReduceOp.MIN)
+_LONG_ROW = 400  # elements that are worth joining twice as many lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,15 @@ def kernel_function(kernel: Kernel, name: str, origins: tuple[str, ...] = ()) ->
 def _computes(facts: Facts) -> bool:
     """Whether arithmetic takes the time, not memory, nor joining the lanes of a reduction."""
     kernel = facts.kernel
-    dear = any(facts.cost(p) >= DEAR for p, n in enumerate(kernel.body) if isinstance(n, Compute))
+    done = {p: n.op for p, n in enumerate(kernel.body) if isinstance(n, Compute)}
+    dear = any(facts.cost(p) >= DEAR for p in done)
+    if kernel.reduce_from < len(kernel.ranges):
+        peaks = any(isinstance(n, Reduce) and n.op in _PEAKS for n in kernel.body)
+        long = (static(reduce_points(facts)) or 0) >= _LONG_ROW
+        return (dear or peaks) and long and not kernel.scans and _outer_lane(facts) is None
     half = any(buffer.dtype in scalars.HALF for buffer in kernel.args)
-    return kernel.reduce_from == len(kernel.ranges) and (dear or half)
+    picks = 0 if Op.DIV in done.values() else sum(op in _PICKS for op in done.values())
+    return dear or half or picks > 1
 
 
 def _emit(out: Emitter) -> None:
