@@ -387,7 +387,7 @@ def test_views_in_a_row_of_planned_memory_are_one_call():
 
 def test_small_neighbours_share_a_launch():
     def fn(x, y):
-        return x.sin(), y.cos()
+        return x.sigmoid(), y.erf()
 
     one_kernel(fn, X, X * 2, outputs=2)
     big = torch.randn(1 << 21)
@@ -528,3 +528,35 @@ def test_what_is_only_padded_is_computed_where_it_is_padded():
     plan = check(fn, torch.randn(32, 61), torch.randn(32, 1), torch.randn(64, 8), tolerance=1e-4)
     (kernel,) = kernels(plan)
     assert computed(kernel, Op.EXP) and str(kernel.ranges[-1]) == str(const(64))
+
+
+LARGE = torch.rand(64, 64) + 0.5
+
+
+def test_a_function_on_its_own_is_left_to_the_library():
+    """On a CPU, where a library's code for one function beats vectors that a compiler makes."""
+    for name in ("exp", "log", "log2", "sin", "cos", "tanh", "sqrt"):
+        plan = check(lambda x, fn=getattr(torch, name): fn(x.mm(x)), LARGE)
+        targets = ["aten.mm.default", f"aten.{name}.default"]
+        assert [str(s.target) for s in externs(plan)] == targets
+    own = [torch.expm1, torch.sigmoid, torch.erf, lambda x: x.bfloat16().exp()]
+    small, strided = (lambda x: x[:8].exp()), (lambda x: x[:, ::2].exp())
+    fused = [lambda x: x.exp() * 2, lambda x: (x + 1).exp(), lambda x: x.exp().sum(-1)]
+    for fn in [*own, small, strided, *fused]:
+        assert not externs(check(fn, LARGE))
+
+
+def test_what_is_written_back_is_no_call_and_a_copy():
+    x = LARGE.clone()
+    plan = schedule_graph(trace(lambda x: x.exp_(), x))
+    assert len(kernels(plan)) == 1 and not externs(plan)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_exact_quotients_of_doubles_are_left_to_the_library(dtype):
+    """Even between others: the C library has no vector code for them."""
+    for fn in (torch.fmod, torch.remainder, torch.pow, torch.floor_divide):
+        plan = check(lambda x, fn=fn: fn(x * 3, 0.7) + 1, LARGE.to(dtype))
+        assert len(externs(plan)) == (dtype is torch.float64)
+        small = check(lambda x, fn=fn: fn(x * 3, 0.7) + 1, LARGE[:4].to(dtype))
+        assert not externs(small)

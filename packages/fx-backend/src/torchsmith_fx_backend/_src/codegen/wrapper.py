@@ -39,10 +39,11 @@ _SUMS = ("addmm", "baddbmm", "bmm", "cat", "dot", "matmul", "mm", "mv")  # which
 _FUNCTIONS = (
     *("_adaptive_avg_pool2d", "_conj", "_embedding_bag", "_fft_c2c", "_fft_c2r", "_fft_r2c"),
     *("_linalg_eigh", "_linalg_solve_ex", "abs", "as_strided", "bincount", "clone", "complex"),
-    *("convolution", "cumsum", "embedding", "exp", "flip", "gather", "grid_sampler_2d"),
-    *("index_add", "index_copy", "index_select", "logcumsumexp", "native_batch_norm"),
-    *("native_group_norm", "native_layer_norm", "nonzero", "roll", "scatter_add", "sort", "topk"),
-    *("tril", "triu", "view_as_complex", "view_as_real", "zeros_like"),
+    *("convolution", "cos", "cumsum", "embedding", "exp", "flip", "gather", "grid_sampler_2d"),
+    *("index_add", "index_copy", "index_select", "log", "log2", "logcumsumexp"),
+    *("native_batch_norm", "native_group_norm", "native_layer_norm", "nonzero", "roll"),
+    *("scatter_add", "sin", "sort", "sqrt", "tanh", "topk", "tril", "triu", "view_as_complex"),
+    *("view_as_real", "zeros_like"),
 )
 _METHODS = (
     *("add.Tensor", "div.Tensor", "expand.default", "mul.Tensor", "permute.default", "select.int"),

@@ -41,6 +41,7 @@ from torchsmith_fx_backend._src.loops.sizes import (
     tensor_info,
 )
 from torchsmith_fx_backend._src.loops.views import PIECE, SPLITS
+from torchsmith_fx_backend._src.schedule.library import library_is_faster
 from torchsmith_fx_backend._src.schedule.places import Place, places
 
 aten = torch.ops.aten
@@ -133,6 +134,9 @@ class Facts:
             if rule is None:
                 continue
             if self._lowered(node, rule) is None or not self._worthwhile(node, rule):
+                self._rule[node] = None
+        for node in self.nodes:
+            if library_is_faster(self, node):
                 self._rule[node] = None
         self._find_volatile()
         self._era: dict[fx.Node, int] = {}
