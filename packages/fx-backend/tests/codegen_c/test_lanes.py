@@ -185,7 +185,11 @@ WIDTHS = {
     "bounds and a division": (lambda x: x.clamp(-1, 1) / (x + 9), False),
     "long rows": (lambda x: x.view(40, 480).amax(-1), True),
     "exponentials of long rows": (lambda x: x.view(40, 480).softmax(-1), True),
-    "long rows in memory": (lambda x: x.view(40, 480).sum(-1), False),
+    "sums of long rows": (lambda x: x.view(40, 480).sum(-1), True),
+    "long rows that are stored": (
+        lambda x: x.view(40, 480) - x.view(40, 480).amax(-1, True),
+        False,
+    ),
     "long columns": (lambda x: x.amax(0), False),
 }
 

@@ -199,6 +199,21 @@ def test_sums_are_as_accurate_as_eager(space: str) -> None:
     assert (got - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-7
 
 
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 4095, 4096, 4097, 200_001])
+def test_parts_of_one_row_take_in_each_element_once(size: int) -> None:
+    """Parts begin where cache lines do; some are empty in a short row."""
+    body = Body()
+    value = body.load(0, var(0), i64)
+    body.store(1, const(0), body.reduce(ReduceOp.SUM, value))
+    body.store(2, const(0), body.reduce(ReduceOp.ARGMAX, value))
+    kernel = body.kernel(["s0"], 0, ["s0"])
+    text = kernel_function(kernel, "k")
+    assert "/ 4096 * 64" in text
+    x, total, last = torch.arange(size), torch.zeros(1, dtype=i64), torch.zeros(1, dtype=i64)
+    run(kernel, [x, total, last], {"s0": size})
+    assert total.item() == size * (size - 1) // 2 and last.item() == size - 1
+
+
 def softmax(rows: int | str, columns: int | str, dtype: torch.dtype, axis: int = 1) -> Kernel:
     body = Body()
     ranges = [rows, columns]

@@ -24,7 +24,7 @@ from torchsmith_fx_backend._src.codegen.c.passes import Pass, plan_passes
 from torchsmith_fx_backend._src.loops.ir import Reduce, Store
 
 _STACK_BYTES = 128 * 1024  # row buffers up to this size live on the thread's stack
-_PARTS = 64
+_PARTS, _LINE = 64, 64  # elements of a cache line, at most
 _POSITION_LANES = 64  # that keep positions of their own; 16 in rows no longer than ...
 _SHORT_ROW = 256  # ... this, whose lanes cost more to join than to fill
 _SHORT_SUM = 256  # float32 terms that are added, side by side in lanes, before they go to a double
@@ -248,8 +248,12 @@ def _in_parts(out: Emitter, one: Pass, accumulators: list[Accumulator], axes: li
         out.line(f"{v.ctype} {v.name}_parts[{_PARTS}];")
     out.parallel("for schedule(static)", reduce_points(facts), facts.work())
     with out.block(f"for (int64_t part = 0; part < {_PARTS}; part++)"):
-        out.line(f"const int64_t low = ({end}) * part / {_PARTS};")
-        out.line(f"const int64_t high = ({end}) * (part + 1) / {_PARTS};")
+        # An axis of its own is cut where cache lines begin, if it begins there.
+        line = _LINE if len(loops) == 1 else 1
+        cut = f" / {_PARTS * line} * {line}"
+        out.line(f"const int64_t low = ({end}) * part{cut};")
+        high = f"({end}) * (part + 1){cut}"
+        out.line(f"const int64_t high = part == {_PARTS - 1} ? {end} : {high};")
         _accumulate(out, one, accumulators, loops, ("low", "high"))
         for v in partial:
             out.line(f"{v.name}_parts[part] = {v.name};")

@@ -18,7 +18,7 @@ from torchsmith_fx_backend._src.loops.ir import Compute, Kernel, Load, Op, Reduc
 from torchsmith_fx_backend._src.loops.meeting import meeting_stores
 
 _PICKS = (Op.MINIMUM, Op.MAXIMUM, Op.WHERE)  # a comparison and a selection each
-_PEAKS = (ReduceOp.MAX, ReduceOp.MIN)
+_PLAIN = (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.SUM)
 _LONG_ROW = 400  # elements that are worth joining twice as many lanes
 
 
@@ -74,9 +74,10 @@ def _computes(facts: Facts) -> bool:
     done = {p: n.op for p, n in enumerate(kernel.body) if isinstance(n, Compute)}
     dear = any(facts.cost(p) >= DEAR for p in done)
     if kernel.reduce_from < len(kernel.ranges):
-        peaks = any(isinstance(n, Reduce) and n.op in _PEAKS for n in kernel.body)
+        whole = any(isinstance(n, Store) and facts.full[p] for p, n in enumerate(kernel.body))
+        plain = all(n.op in _PLAIN for n in kernel.body if isinstance(n, Reduce)) and not whole
         long = (static(reduce_points(facts)) or 0) >= _LONG_ROW
-        return (dear or peaks) and long and not kernel.scans and _outer_lane(facts) is None
+        return (dear or plain) and long and not kernel.scans and _outer_lane(facts) is None
     half = any(buffer.dtype in scalars.HALF for buffer in kernel.args)
     picks = 0 if Op.DIV in done.values() else sum(op in _PICKS for op in done.values())
     return dear or half or picks > 1
