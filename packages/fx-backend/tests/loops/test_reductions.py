@@ -23,7 +23,7 @@ DIMS = [None, 0, 1, -1, (0, 2), (0, 1, 2)]
 
 @pytest.mark.parametrize("keepdim", [False, True])
 @pytest.mark.parametrize("dim", DIMS, ids=str)
-@pytest.mark.parametrize("name", "sum mean amax amin".split())
+@pytest.mark.parametrize("name", "sum nansum mean amax amin".split())
 def test_dims(name, dim, keepdim):
     op = getattr(torch, name)
     if dim is None:
@@ -81,6 +81,10 @@ def test_both_ends(given):
 
 def test_special_values():
     fused(lambda x: x.amax(1), SPECIAL)
+    fused(lambda x: x.nansum(1), SPECIAL)
+    fused(lambda x: x.nansum(0, keepdim=True, dtype=torch.float64) * 2, SPECIAL)
+    fused(lambda x: x.nansum(), SPECIAL * math.nan)
+    fused(lambda x: x.nanmean(1), SPECIAL)
     fused(lambda x: x.amin(1), SPECIAL)
     fused(lambda x: x.sum(0), SPECIAL)
     fused(lambda x: x.any(0), SPECIAL)

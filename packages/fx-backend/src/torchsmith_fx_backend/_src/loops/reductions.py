@@ -155,6 +155,14 @@ def _floating(node: fx.Node) -> bool:
     return bool(operand.meta["val"].is_floating_point())
 
 
+def _nansum(p: Point) -> Sequence[Value]:
+    x = p.read_input(p.output_dtype(0))
+    return (p.body.reduce(ReduceOp.SUM, x.test(Op.ISNAN).where(0.0, x)),)
+
+
+register(aten.nansum.default, Reduction(_dims(1), _nansum, applies=_floating))
+
+
 def _moments(p: Point, x: Value) -> tuple[Value, Value]:
     """Variance and mean, in two passes over the row: exact where one pass would cancel."""
     mean = _mean_of(p, x)
