@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from native_kernels import Body, check, row_major, run
-from torchsmith_fx_backend._src.codegen.c import scalars
+from torchsmith_fx_backend._src.codegen.c import kernel_function, scalars
 from torchsmith_fx_backend._src.loops.index import var
 from torchsmith_fx_backend._src.loops.ir import Op, ReduceOp
 
@@ -133,6 +133,21 @@ def test_exponentials_below_a_peak_are_within_two_ulp() -> None:
         exact = (rows - peak).double().exp()
         worst = ulps(target, exact)
         assert worst.max() <= 2.0, f"{worst.max()} ulp at {rows[worst.argmax()]}"
+
+
+def test_erf_beside_one_errs_less_than_its_last_place() -> None:
+    x = torch.cat([torch.linspace(-6, 6, 30_001), floats(torch.float32)])
+    body = Body()
+    value = body.op(Op.ERF, body.load(0, var(0)))
+    body.store(1, var(0), body.op(Op.ADD, body.literal(1.0), value))
+    assert "ts_erf_beside_one(" in kernel_function(body.kernel([x.numel()]), "k")
+    target = torch.empty_like(x)
+    run(body.kernel([x.numel()]), [x, target])
+    exact = 1 + torch.erf(x.double())
+    assert torch.equal(target.isnan(), exact.isnan())
+    assert (target - exact).nan_to_num().abs().max() < 2.0**-22
+    body.store(2, var(0), value)  # seen by itself as well
+    assert "ts_erf(" in kernel_function(body.kernel([x.numel()]), "k")
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -292,6 +292,21 @@ TS_INLINE float ts_erf(float x) {
   return a < 0.925f ? p : __builtin_copysignf(q, x);
 }
 
+TS_INLINE float ts_erf_beside_one(float x) {
+  /* erf where only errors beside 1 count: below 2**-23, also at small arguments */
+  float a = __builtin_fabsf(x);
+  float t = a > 3.95f ? 3.95f : a;
+  float q = -0x1.0796ap-15f;
+  q = TS_FMA(q, t, 0x1.43a73p-12f);
+  q = TS_FMA(q, t, -0x1.0e85dep-10f);
+  q = TS_FMA(q, t, -0x1.19dbc4p-11f);
+  q = TS_FMA(q, t, 0x1.40df54p-6f);
+  q = TS_FMA(q, t, -0x1.a58f44p-4f);
+  q = TS_FMA(q, t, -0x1.45f022p-1f);
+  q = TS_FMA(q, t, -0x1.06ec3ap-3f);
+  return __builtin_copysignf(1.0f - ts_exp_near(TS_FMA(q, t, -t)), x);
+}
+
 TS_INLINE float ts_sin_quarter(float r, int32_t q) {
   /* sin(r + q * pi/2) for |r| <= pi/4 */
   float s = r * r;

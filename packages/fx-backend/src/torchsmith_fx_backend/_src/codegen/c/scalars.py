@@ -13,8 +13,17 @@ import struct
 
 import torch
 
-from torchsmith_fx_backend._src.loops.ir import INFIX, Compute, Kernel, Node, Op, Reduce, ReduceOp
-from torchsmith_fx_backend._src.loops.verify import COMPARISONS
+from torchsmith_fx_backend._src.loops.ir import (
+    INFIX,
+    Compute,
+    Kernel,
+    Literal,
+    Node,
+    Op,
+    Reduce,
+    ReduceOp,
+)
+from torchsmith_fx_backend._src.loops.verify import COMPARISONS, uses
 
 HALF = {torch.bfloat16: "bf16", torch.float16: "f16"}
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -151,6 +160,16 @@ def _is_below_peak(node: Node, kernel: Kernel) -> bool:
     return body[x.args[1]] == Reduce(ReduceOp.MAX, x.args[0], x.dtype)
 
 
+def _meets_one(node: Compute, kernel: Kernel) -> bool:
+    """Whether a value is only ever added to one, which its smallest digits are lost beside."""
+    at, one = kernel.body.index(node), Literal(1.0, node.dtype)
+    readers = [n for n in kernel.body if at in uses(n)]
+    return all(
+        isinstance(n, Compute) and n.op is Op.ADD and one in [kernel.body[a] for a in n.args]
+        for n in readers
+    )
+
+
 def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
     """The C expression of ``node`` over the C names of its operands.
 
@@ -170,6 +189,8 @@ def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
         return f"{condition} ? {then} : {other}"
     if node.op is Op.EXP and _is_below_peak(node, kernel):
         return f"ts_exp_down({operands[0]})"
+    if node.op is Op.ERF and node.dtype is torch.float32 and _meets_one(node, kernel):
+        return f"ts_erf_beside_one({operands[0]})"
     if node.op is Op.DIV and _is_below_peak(kernel.body[node.args[0]], kernel):
         # The sum of a row with a one has an ordinary reciprocal, which is the same for all of it.
         if kernel.body[node.args[1]] == Reduce(ReduceOp.SUM, node.args[0], node.dtype):
