@@ -83,7 +83,7 @@ def rolled() -> Kernel:
 def concatenated() -> Kernel:
     body = Body()
     first = body.op(Op.LT, body.index(ix.var(0)), body.literal(900, torch.int64))
-    left = body.op(Op.SIN, body.load(0, ix.var(0), mask=first))
+    left = body.op(Op.TANH, body.load(0, ix.var(0), mask=first))
     second = body.op(Op.NOT, first, dtype=torch.bool)
     right = body.op(Op.EXP, body.load(1, ix.add(ix.var(0), ix.const(-900)), mask=second))
     body.store(2, ix.var(0), body.op(Op.WHERE, first, left, right))

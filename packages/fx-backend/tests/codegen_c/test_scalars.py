@@ -236,6 +236,75 @@ def test_remainders_of_any_float32_are_exact(op: Op) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", [Op.SIN, Op.COS], ids=lambda op: op.value)
+def test_waves_of_near_arguments_are_within_two_ulp(op: Op, dtype: torch.dtype) -> None:
+    """Up to 2**16, dense, tiny, and next to multiples of a quarter turn, where most bits cancel."""
+    generator = torch.Generator().manual_seed(5)
+    dense = torch.linspace(-65535, 65535, 100_003, dtype=torch.float64)
+    scales = 2.0 ** torch.randint(-150, 15, (50_000,), generator=generator).double()
+    quarters = torch.arange(-41_000, 41_000).double() * (math.pi / 2)
+    x = torch.cat([dense, torch.randn(50_000, generator=generator).double() * scales, quarters])
+    x = torch.cat([x, torch.tensor([0.0, -0.0, NAN])]).clamp(-65535, 65535).to(dtype)
+    got = apply(op, [x])
+    exact = getattr(numpy, op.value)(x.numpy().astype(numpy.longdouble))
+    unit = numpy.spacing(numpy.abs(exact).astype(got.numpy().dtype)).astype(numpy.longdouble)
+    worst = numpy.nan_to_num(numpy.abs(got.numpy() - exact) / unit)
+    assert worst.max() <= 2.0, f"{worst.max()} ulp at {x[worst.argmax()]}"
+    assert torch.equal(got.isnan(), x.isnan())
+    assert op is Op.COS or torch.equal(got.signbit()[x == 0], x.signbit()[x == 0])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", [Op.FMOD, Op.MOD, Op.FLOORDIV], ids=lambda op: op.value)
+def test_quotients_of_near_operands_equal_the_library(op: Op, dtype: torch.dtype) -> None:
+    """All quotients below the last place's reach, multiples and their neighbours, denormals."""
+    generator = torch.Generator().manual_seed(6)
+    digits, least = (22, 2.0**-140) if dtype is torch.float32 else (51, 2.0**-1065)
+    b = torch.randn(60_000, generator=generator, dtype=torch.float64).abs() + 0.01
+    b[:20_000] *= least * 64
+    quotient = 2.0 ** (torch.rand(60_000, generator=generator, dtype=torch.float64) * digits - 1)
+    quotient[::3] = quotient[::3].floor()
+    a = (b * quotient).to(dtype)
+    signed = b.to(dtype) * torch.where(torch.rand(60_000, generator=generator) < 0.5, -1, 1)
+    beyond = [a[quotient > 2.0 ** (digits - 4)] * scale for scale in (8, 16, 32)]
+    for x in (a, -a, a.nextafter(a * 0), a.nextafter(a * 2), *beyond):
+        b = signed if len(x) == len(a) else signed[quotient > 2.0 ** (digits - 4)]
+        got = apply(op, [x, b])
+        m = torch.from_numpy(numpy.fmod(x.numpy(), b.numpy()))
+        wrong = (m != 0) & ((b < 0) != (m < 0))
+        whole = (x - m) / b - wrong.to(dtype)
+        floored = whole.floor() + (whole - whole.floor() > 0.5)
+        expected = {Op.FMOD: m, Op.MOD: torch.where(wrong, m + b, m), Op.FLOORDIV: floored}[op]
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        assert op is Op.FLOORDIV or torch.equal(got.signbit(), expected.signbit())
+
+
+@pytest.mark.parametrize("op", [Op.SIN, Op.FMOD], ids=lambda op: op.value)
+def test_one_far_argument_is_as_right_as_those_around_it(op: Op) -> None:
+    """In whole blocks and rows, and where the result replaces the argument."""
+    x = torch.randn(3, 5000, generator=torch.Generator().manual_seed(7))
+    for far in (1e9, 3e38, INF, -INF, NAN):
+        for space in ([15_000], [3, 5000]):
+            given = x.clone()
+            given[1, 77] = far
+            expected = torch.sin(given.double()) if op is Op.SIN else given.double().fmod(0.75)
+            body = Body()
+            value = body.load(0, row_major(space))
+            operands = [value] if op is Op.SIN else [value, body.literal(0.75)]
+            body.store(0, row_major(space), body.op(op, *operands))
+            text = kernel_function(body.kernel(space), "k")
+            assert f"ts_{op.value}_near(" in text and text.count("if (!far") == 1
+            run(body.kernel(space), [given])
+            assert ulps(given, expected).max() <= (2.0 if op is Op.SIN else 0.0)
+
+
+def test_operands_that_are_dear_are_not_computed_twice() -> None:
+    body = Body()
+    body.store(1, var(0), body.op(Op.SIN, body.op(Op.TANH, body.op(Op.EXP, body.load(0, var(0))))))
+    assert "far" not in kernel_function(body.kernel([5000]), "k")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_pow_has_all_special_cases(dtype: torch.dtype) -> None:
     a, b = pairs(dtype, [*SPECIAL, 7.3, -7.3, 0.1, 3.0, -5.0, 1e20])
     got, exact = apply(Op.POW, [a, b]), torch.pow(a.double(), b.double())

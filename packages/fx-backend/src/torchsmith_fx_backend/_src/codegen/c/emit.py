@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import chain
 
 import torch
 
@@ -34,6 +35,8 @@ from torchsmith_fx_backend._src.loops.ir import (
 from torchsmith_fx_backend._src.loops.meeting import COMBINED
 from torchsmith_fx_backend._src.loops.proof import settled
 
+_CHEAP = 24  # adds that are done twice to learn of what functions are given
+
 
 class Emitter:
     """The text of one kernel in the making.
@@ -43,6 +46,7 @@ class Emitter:
         faults: what the whole kernel may raise; a position names its own by number.
         names: C text of the SSA values that are in scope, by position.
         staged: C text of the local copies that loads read instead of memory, by position.
+        near: operations are printed in their cheaper forms.
         scan_flat, scan_place: C text of the place in a row; what is behind an accumulator's name.
     """
 
@@ -54,6 +58,7 @@ class Emitter:
         self.names: dict[int, str] = {}
         self.staged: dict[int, str] = {}
         self.scan_flat, self.scan_place = "0", ""
+        self.near = False
         self._lines: list[str] = []
         self._indent = 1
         self._scopes: list[dict[int, str]] = []
@@ -128,6 +133,38 @@ class Emitter:
         """Ask for vectors along ``axis`` in the loop that follows, where they can gain."""
         if not self.facts.interleaves(axis, unrolled):
             self.line("#pragma omp simd")
+
+    def walk(
+        self, header: str, pragma: str, whole: Sequence[int], body: Callable[[], None]
+    ) -> None:
+        """The innermost loop around ``body``, which evaluates ``whole``: with cheaper forms of
+        functions where no operand of theirs is far, which is asked of all points beforehand."""
+        near = self.nears(whole) if pragma else {}
+        far = f"far{len(self._lines)}"
+        forms: tuple[tuple[bool, str], ...] = ((False, ""),)
+        if near:
+            forms = (True, f"if (!{far})"), (False, "else")
+            self.line(f"int {far} = 0;")
+            self.line(f"#pragma omp simd reduction(|:{far})")
+            with self.block(header):
+                for p, (_, test) in near.items():
+                    read = self.facts.operands(p)
+                    self.emit(self.facts.closure(read, self.names))
+                    self.line(f"{far} |= {test}({', '.join(map(self.value, read))});")
+        for self.near, condition in forms:
+            with self.block(condition) if near else nullcontext():
+                if pragma:
+                    self.line(pragma)
+                with self.block(header):
+                    body()
+
+    def nears(self, positions: Iterable[int]) -> dict[int, tuple[str, str]]:
+        """Operations that have a cheaper form, and its names; none if their operands are dear."""
+        body, forms = self.kernel.body, scalars.NEAR
+        kinds = {p: (n.op, n.dtype) for p in positions if isinstance(n := body[p], Compute)}
+        near = {p: forms[kind] for p, kind in kinds.items() if kind in forms}
+        read = self.facts.closure(chain(*map(self.facts.operands, near)), self.names)
+        return near if sum(map(self.facts.cost, read)) < _CHEAP else {}
 
     def parallel(self, what: str, points: Index, work: int) -> bool:
         """Write ``#pragma omp parallel {what}`` if that much work is worth a parallel region.
@@ -214,6 +251,8 @@ class Emitter:
                 for line in found.step(self.value(node.value), self.scan_flat, self.scan_place):
                     self.line(line)
                 return found.result(self.scan_place)
+            case Compute(op, args, dtype) if self.near and (op, dtype) in scalars.NEAR:
+                return f"{scalars.NEAR[op, dtype][0]}({', '.join(map(self.value, args))})"
             case Compute(_, args):
                 return scalars.compute(node, [self.value(a) for a in args], self.kernel)
             case _:

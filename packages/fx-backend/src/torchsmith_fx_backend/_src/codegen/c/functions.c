@@ -475,6 +475,95 @@ TS_INLINE double ts_sigmoid_f64(double x) {
   return 1.0 / (1.0 + ts_exp_f64(-x));
 }
 
+/* Cheaper forms for arguments that are not far, of which kernels ask beforehand. */
+
+TS_INLINE int ts_far_turn(float x) {
+  return __builtin_fabsf(x) >= 0x1p+16f;
+}
+
+TS_INLINE int ts_far_turn_f64(double x) {
+  return __builtin_fabs(x) >= 0x1p+20;
+}
+
+TS_INLINE int ts_far_quotient(float a, float b) {
+  float d = __builtin_fabsf(b);
+  return !((__builtin_fabsf(a) < d * 0x1p+23f) & (d < 0x1p+100f));
+}
+
+TS_INLINE int ts_far_quotient_f64(double a, double b) {
+  double d = __builtin_fabs(b);
+  return !((__builtin_fabs(a) < d * 0x1p+52) & (d < 0x1p+900));
+}
+
+TS_INLINE float ts_wave_near(float x, int32_t quarters) {
+  float t = TS_FMA(x, 0x1.45f306p-1f, 0x1.8p+23f);
+  float n = t - 0x1.8p+23f;
+  float r = __builtin_fmaf(n, -0x1.921fb6p+0f, x); /* exact */
+  r = __builtin_fmaf(n, 0x1.777a5cp-25f, r);
+  r = __builtin_fmaf(n, 0x1.ee59dap-50f, r);
+  return ts_sin_quarter(r, (int32_t)ts_bits(t) + quarters);
+}
+
+TS_INLINE float ts_sin_near(float x) {
+  return x == 0.0f ? x : ts_wave_near(x, 0);
+}
+
+TS_INLINE float ts_cos_near(float x) {
+  return ts_wave_near(x, 1);
+}
+
+TS_INLINE double ts_sin_near_f64(double x) {
+  return x == 0.0 ? x : ts_wave_f64(x, 0);
+}
+
+TS_INLINE double ts_cos_near_f64(double x) {
+  return ts_wave_f64(x, 1);
+}
+
+TS_INLINE double ts_fmod_near_f64(double a, double b) {
+  /* The quotient, rounded, is no less than the true one and its whole part at most one more: what
+     is left is a multiple of the smaller last place and no larger than d, hence exact. */
+  double x = __builtin_fabs(a);
+  double d = __builtin_fabs(b);
+  double r = __builtin_fma(-__builtin_trunc(x / d), d, x);
+  return __builtin_copysign(r < 0.0 ? r + d : r, a);
+}
+
+TS_INLINE double ts_mod_near_f64(double a, double b) {
+  double m = ts_fmod_near_f64(a, b);
+  return (m != 0.0) & ((b < 0.0) != (m < 0.0)) ? m + b : m;
+}
+
+TS_INLINE double ts_floordiv_near_f64(double a, double b) {
+  double m = ts_fmod_near_f64(a, b);
+  double d = (a - m) / b;
+  d = (m != 0.0) & ((b < 0.0) != (m < 0.0)) ? d - 1.0 : d;
+  double f = __builtin_floor(d);
+  f = d - f > 0.5 ? f + 1.0 : f;
+  return d != 0.0 ? f : __builtin_copysign(0.0, a / b);
+}
+
+TS_INLINE float ts_fmod_near(float a, float b) {
+  float x = __builtin_fabsf(a);
+  float d = __builtin_fabsf(b);
+  float r = __builtin_fmaf(-__builtin_truncf(x / d), d, x);
+  return __builtin_copysignf(r < 0.0f ? r + d : r, a);
+}
+
+TS_INLINE float ts_mod_near(float a, float b) {
+  float m = ts_fmod_near(a, b);
+  return (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? m + b : m;
+}
+
+TS_INLINE float ts_floordiv_near(float a, float b) {
+  float m = ts_fmod_near(a, b);
+  float d = (a - m) / b;
+  d = (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? d - 1.0f : d;
+  float f = __builtin_floorf(d);
+  f = d - f > 0.5f ? f + 1.0f : f;
+  return d != 0.0f ? f : __builtin_copysignf(0.0f, a / b);
+}
+
 TS_INLINE float ts_pow(float x, float y) {
   float a = __builtin_fabsf(x);
   int64_t b = ts_bits64((double)a);

@@ -207,10 +207,8 @@ def _strip(
     short = [a for a in accumulators if a.in_parts]
     for a in short:
         out.line(f"float {a.part} = 0;")
-    if simd:
-        out.line(simd)
-    with out.block(out.loop_header(lane, low, high)):
-        _point(out, one, accumulators, place)
+    header = out.loop_header(lane, low, high)
+    out.walk(header, simd, one.needed, lambda: _point(out, one, accumulators, place))
     for a in short:
         out.line(f"{a.variables()[0].name} += {a.part};")
 

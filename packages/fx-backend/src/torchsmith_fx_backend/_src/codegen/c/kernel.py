@@ -74,8 +74,8 @@ def _computes(facts: Facts) -> bool:
     done = {p: n.op for p, n in enumerate(kernel.body) if isinstance(n, Compute)}
     dear = any(facts.cost(p) >= DEAR for p in done)
     if kernel.reduce_from < len(kernel.ranges):
-        whole = any(isinstance(n, Store) and facts.full[p] for p, n in enumerate(kernel.body))
-        plain = all(n.op in _PLAIN for n in kernel.body if isinstance(n, Reduce)) and not whole
+        stored = any(isinstance(n, Store) and full for n, full in zip(kernel.body, facts.full))
+        plain = all(n.op in _PLAIN for n in kernel.body if isinstance(n, Reduce)) and not stored
         long = (static(reduce_points(facts)) or 0) >= _LONG_ROW
         return (dear or plain) and long and not kernel.scans and _outer_lane(facts) is None
     half = any(buffer.dtype in scalars.HALF for buffer in kernel.args)

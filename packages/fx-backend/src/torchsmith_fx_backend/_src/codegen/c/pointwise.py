@@ -18,6 +18,7 @@ from torchsmith_fx_backend._src.loops.ir import Kernel, Load, Store
 from torchsmith_fx_backend._src.loops.pieces import pieces
 
 _TILE = 32
+_BLOCK = 1024  # elements of which it is asked at once whether any is far
 _CHUNK = 8192  # elements of the inner axis per task when the outer axes alone are too few
 
 
@@ -93,6 +94,10 @@ def _nest(out: Emitter, walk: _Walk) -> None:
         _tiled(out, others, walk.cross, lane)
     elif others:
         _rows(out, walk, [facts])
+    elif out.nears(everything):
+        out.share(1, facts.work())
+        with out.blocks(lane, _BLOCK):
+            emit_lane(out, lane, "low", "high")
     else:
         if not out.parallel("for simd schedule(static)", facts.points(), facts.work()):
             out.simd(lane)
@@ -149,9 +154,8 @@ def emit_lane(out: Emitter, lane: int, low: str, high: str) -> None:
         for p in positions
         if lane not in facts.axes[p] and not isinstance(facts.kernel.body[p], Store)
     )
-    out.simd(lane)
-    with out.block(out.loop_header(lane, low, high)):
-        out.emit(positions)
+    simd = "" if facts.interleaves(lane) else "#pragma omp simd"
+    out.walk(out.loop_header(lane, low, high), simd, positions, lambda: out.emit(positions))
 
 
 def _tiled(out: Emitter, others: list[int], cross: int, lane: int) -> None:

@@ -120,6 +120,14 @@ _INT_CALL: dict[Op, str] = {
     Op.POW: "ts_ipow",
 }
 
+# Operations with a cheaper form, and the test of operands that rules it out.
+NEAR = {
+    (op, dtype): (f"ts_{op.value}_near{suffix}", f"ts_far_{kind}{suffix}")
+    for ops, kind in (((Op.SIN, Op.COS), "turn"), ((Op.FMOD, Op.MOD, Op.FLOORDIV), "quotient"))
+    for op in ops
+    for dtype, suffix in ((torch.float32, ""), (torch.float64, "_f64"))
+}
+
 # Rough time per element in units of one add; what a schedule weighs recomputation with.
 _BY_COST: dict[int, tuple[Op, ...]] = {
     4: (Op.DIV, Op.RECIPROCAL),
@@ -130,10 +138,9 @@ _BY_COST: dict[int, tuple[Op, ...]] = {
     14: (Op.EXPM1, Op.LOG, Op.LOG2),
     16: (Op.SIGMOID,),
     20: (Op.LOG1P, Op.TANH, Op.TRUNCDIV),
-    24: (Op.ERF,),
+    24: (Op.ERF, Op.SIN, Op.COS),
     30: (Op.FLOORDIV, Op.MOD, Op.FMOD),
     50: (Op.POW,),
-    80: (Op.SIN, Op.COS),  # their argument is reduced in float64
 }
 COST = {op: cost for cost, ops in _BY_COST.items() for op in ops}
 
@@ -164,10 +171,8 @@ def _meets_one(node: Compute, kernel: Kernel) -> bool:
     """Whether a value is only ever added to one, which its smallest digits are lost beside."""
     at, one = kernel.body.index(node), Literal(1.0, node.dtype)
     readers = [n for n in kernel.body if at in uses(n)]
-    return all(
-        isinstance(n, Compute) and n.op is Op.ADD and one in [kernel.body[a] for a in n.args]
-        for n in readers
-    )
+    sums = [n for n in readers if isinstance(n, Compute) and n.op is Op.ADD]
+    return sums == readers and all(one in [kernel.body[a] for a in n.args] for n in sums)
 
 
 def compute(node: Compute, operands: list[str], kernel: Kernel) -> str:
