@@ -66,7 +66,7 @@ def test_computing_with_an_address(compute, made):
             found = str(e)
         return x + 1, found if made != "born" else [type(v) for v in [found]]
 
-    o, x = Own() if made != "tensor" else torch.ones(1), torch.ones(2)
+    o, x = Own() if made != "tensor" else torch.ones(2), torch.ones(2)
     o.n = 1
     compiled = tracer.compile(f, backend="eager")
     for _ in range(3):

@@ -182,7 +182,9 @@ class Operators(Part):
         by_identity = hasattr(value, "fake") or (
             found is not None and found.attr is object.__hash__
         )
-        obj = getattr(value, "real", None) or getattr(value, "obj", None)
+        obj: object = getattr(value, "real", None)
+        if obj is None:
+            obj = getattr(value, "obj", None)
         if by_identity and source is not None and obj is not None:
             self.tx.world.identity(obj, source)
             return object.__hash__(obj)
