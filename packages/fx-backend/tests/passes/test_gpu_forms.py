@@ -28,6 +28,7 @@ from torchsmith_fx_backend._src.passes import (
     thin,
 )
 from torchsmith_fx_backend._src.passes.base import run_passes
+from torchsmith_fx_backend._src.passes.batches import BatchedProducts
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
 
 aten = torch.ops.aten
@@ -498,3 +499,43 @@ def test_tokens_of_patches_lie_in_rows(same_draws):
     (drawn,) = (n for n in calls if n.target is aten.bernoulli.p)
     assert first.meta["val"].is_contiguous()
     assert drawn.args[0].meta["val"].is_contiguous() is not same_draws
+
+
+def heads(x):
+    return x.unflatten(-1, (2, -1)).transpose(1, 2)
+
+
+BATCHES = {  # -> how many operands are copied
+    "heads": (lambda x, y: heads(x) @ heads(y).mT, 2),
+    "computed heads": (lambda x, y: (heads(x).sin() @ heads(y).mT) * 2, 2),
+    "rows": (lambda x, y: x.view(2, 2, 3, 8) @ y.view(2, 2, 8, 3), 0),
+    "columns": (lambda x, y: x.view(2, 2, 3, 8) @ y.view(2, 2, 3, 8).mT, 0),
+    "one head": (lambda x, y: x[:, None] @ y[:, None].mT, 0),
+    "one image": (lambda x, y: heads(x[:1]) @ heads(y[:1]).mT, 0),
+    "five axes": (
+        lambda x, y: x.view(2, 2, 3, 2, 4).permute(3, 0, 1, 2, 4) @ y.view(2, 2, 2, 4, 3),
+        1,
+    ),
+    "expanded": (lambda x, y: x.view(2, 2, 3, 8) @ y[0].t().expand(2, 2, 8, 6), 0),
+}
+OTHERS = {
+    "three axes": lambda x, y: x @ y.mT,
+    "spread": lambda x, y: heads(x) @ heads(y[:1]).mT,
+    "one matrix": lambda x, y: heads(x) @ y[0, :4],
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches_of_several_axes_are_merged(name):
+    fn, copied = BATCHES[name]
+    x, y = torch.randn(2, 6, 8), torch.randn(2, 6, 8)
+    calls = rewritten(fn, x, y, passes=[BatchedProducts()], rtol=1e-5, atol=1e-5)
+    assert not any(n.target is aten.matmul.default for n in calls)
+    assert sum(n.target is aten.clone.default for n in calls) == copied
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_products_of_batches_stay(name):
+    x, y = torch.randn(2, 6, 8), torch.randn(2, 6, 8)
+    calls = rewritten(OTHERS[name], x, y, passes=[BatchedProducts()], rtol=1e-5, atol=1e-5)
+    assert any(n.target is aten.matmul.default for n in calls)

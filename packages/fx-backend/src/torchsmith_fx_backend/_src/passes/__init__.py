@@ -12,6 +12,7 @@ import torch
 from torchsmith_fx_backend._src.passes.attention import AttentionMasks
 from torchsmith_fx_backend._src.passes.base import Pass
 from torchsmith_fx_backend._src.passes.batch_norms import BatchNorms
+from torchsmith_fx_backend._src.passes.batches import BatchedProducts
 from torchsmith_fx_backend._src.passes.biases import ConvolutionBiases
 from torchsmith_fx_backend._src.passes.casts import ComparedValues, RedundantCasts
 from torchsmith_fx_backend._src.passes.common import CommonSubexpressions, DeadCode
@@ -46,6 +47,7 @@ PASSES: tuple[Pass, ...] = (
     ConvolutionBiases(),
     ThinProducts(),
     AlignedProducts(),
+    BatchedProducts(),
     ComparedValues(),
     DeadCode(),
     WritesInPlace(),

@@ -1,0 +1,65 @@
+"""Products of batches of several axes, as products of batches of one.
+
+``matmul`` merges the axes of a batch, and copies an operand whose axes do not lie as one: the heads
+of an attention do not. Where kernels compute the operand, they can write it as it is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchsmith_fx_backend._src.loops.sizes import is_tensor
+from torchsmith_fx_backend._src.passes.base import insert, is_static
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class BatchedProducts:
+    """Replaces ``matmul`` over batches of at least two axes by ``bmm``."""
+
+    name: str = "batched-products"
+
+    def run(self, graph: fx.Graph) -> bool:
+        """Rewrite ``graph`` in place."""
+        changed = False
+        for node in graph.find_nodes(op="call_function", target=aten.matmul.default):
+            operands: Any = node.args
+            values = [operand.meta["val"] for operand in operands if is_tensor(operand)]
+            if not all(map(_suits, values)) or len({value.shape[:-2] for value in values}) != 1:
+                continue
+            with graph.inserting_before(node):
+                merged = [_merged(graph, operand) for operand in operands]
+                product = insert(graph, aten.bmm.default, *merged)
+                result = insert(graph, aten.view.default, product, list(node.meta["val"].shape))
+            for new in (product, result):
+                new.meta = {**node.meta, "val": new.meta["val"]}
+            node.replace_all_uses_with(result)
+            graph.erase_node(node)
+            changed = True
+        return changed
+
+
+def _suits(value: torch.Tensor) -> bool:
+    return value.dim() > 3 and is_static(value) and value.numel() > 0
+
+
+def _merged(graph: fx.Graph, operand: fx.Node) -> fx.Node:
+    """An operand with one axis for its batch. A copy keeps which of the two others is inner."""
+    value = operand.meta["val"]
+    *batch, rows, columns = value.shape
+    steps = [(n, step) for n, step in zip(batch, value.stride()) if n != 1]
+    if any(a != n * b for (_, a), (n, b) in pairwise(steps)):
+        across = value.stride(-2) == 1 != value.stride(-1)
+        if across:
+            operand = insert(graph, aten.transpose.int, operand, -2, -1)
+        operand = insert(graph, aten.clone.default, operand, memory_format=torch.contiguous_format)
+        if across:
+            operand = insert(graph, aten.transpose.int, operand, -2, -1)
+    return insert(graph, aten.view.default, operand, [prod(batch), rows, columns])
