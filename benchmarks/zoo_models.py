@@ -297,7 +297,9 @@ MODELS: dict[str, Maker] = {
     "llama": language("LlamaForCausalLM", _LLAMA, _tiny(num_key_value_heads=2)),
     "gpt2": language("GPT2LMHeadModel", {}, {"n_embd": 64, "n_layer": 2, "n_head": 4}),
     "bert": language("BertModel", {}, _tiny(), attention_mask=_padded),
-    "roberta": language("RobertaModel", {}, _tiny(max_position_embeddings=64)),
+    "roberta": language(
+        "RobertaModel", {"max_position_embeddings": 514}, _tiny(max_position_embeddings=64)
+    ),
     "deberta": language("DebertaV2Model", {}, _tiny(pos_att_type=["p2c", "c2p"])),
     "t5": language(
         "T5Model",
