@@ -558,3 +558,18 @@ def test_powers_of_doubles_are_left_to_the_library(dtype):
     plan = check(lambda x: (x * 3) ** 0.7 + 1, LARGE.to(dtype))
     assert len(externs(plan)) == (dtype is torch.float64)
     assert not externs(check(lambda x: (x * 3) ** 0.7 + 1, LARGE[:4].to(dtype)))
+
+
+@pytest.mark.parametrize(("rows", "launches"), [(8, 1), (64, 2)])
+def test_small_tables_are_computed_once_unless_they_cost_nothing(rows, launches):
+    """A vector may be computed in each reader; of a table each point of a row is another."""
+
+    def costly(x, table):
+        return (x + table.sigmoid()).softmax(-1)
+
+    def cheap(x, table):
+        return (x + table * 2).softmax(-1)
+
+    x, table = torch.randn(16, rows, 128), torch.randn(rows, 128)
+    assert len(kernels(check(costly, x, table))) == launches
+    assert len(kernels(check(cheap, x, table))) == 1

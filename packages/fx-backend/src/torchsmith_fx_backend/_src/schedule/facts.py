@@ -70,6 +70,7 @@ PADDED_COST = 400  # the same where it does so only to leave a little room at an
 WINDOW_COST = 27  # the same for all that windows do again of a node which several of them read
 SMALL_COST = 16  # the same for a node that is small beside its readers ...
 MUCH_LARGER = 8  # ... by this factor
+SMALL_VECTOR = 1 << 12  # elements; of what has more, each point of a reader may be another
 SLACK = 16  # reading so small a part more is nothing against a store
 FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats it
 SHORT_SCAN, FEW_SCANS = 4096, 64  # rows that are longer and fewer leave a GPU idle
@@ -690,7 +691,8 @@ class Facts:
 
     def _small_beside_readers(self, node: fx.Node, cost: int, leaves: Iterable[fx.Node]) -> bool:
         """Whether all readers are much larger (a scale per channel): not worth a buffer."""
-        if cost > SMALL_COST:
+        vector = estimate(self.info(node).numel) <= SMALL_VECTOR
+        if cost > (SMALL_COST if vector else INLINE_COST):
             return False
         size = max([self.info(node).bytes(), *(self.info(leaf).bytes() for leaf in leaves)])
         return self._much_larger_readers(node, size, 0)
