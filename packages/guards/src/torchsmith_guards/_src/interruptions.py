@@ -86,15 +86,15 @@ class _Daemons:
 
     @contextmanager
     def compile(self) -> Iterator[None]:
-        compile = object()
+        token = object()
         with self.changed:
-            self.compiles.add(compile)
+            self.compiles.add(token)
         try:
             self.deliver()
             yield
         finally:
             with self.changed:
-                self.compiles.discard(compile)
+                self.compiles.discard(token)
                 self.changed.notify_all()
 
     def deliver(self) -> None:

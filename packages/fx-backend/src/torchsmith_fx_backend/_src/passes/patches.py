@@ -44,6 +44,8 @@ class PatchProducts:
         """Rewrite ``graph`` in place."""
         convolutions = graph.find_nodes(op="call_function", target=CONVOLUTION)
         taken = [node for node in convolutions if self._takes(node)]
+        if not taken:
+            return False
         seen, before = escaping(graph, saved=False), {}
         for node in taken:
             product = _product(graph, node)
@@ -55,7 +57,7 @@ class PatchProducts:
             node.replace_all_uses_with(product)
             graph.erase_node(node)
         follow(graph, before, same_draws=self.same_draws)
-        return bool(taken)
+        return True
 
     def _takes(self, node: fx.Node) -> bool:
         x, weight = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]

@@ -25,11 +25,15 @@ def library_is_faster(facts: Facts, node: fx.Node) -> bool:
     """Whether aten shall compute a node that could be a part of a kernel on a CPU."""
     if not isinstance(facts.rule(node), Pointwise) or facts.device(node).type != "cpu":
         return False
-    own, around = facts.info(node), [*node.all_input_nodes, *facts.users(node)]
+    own = facts.info(node)
+    if own.bytes() < _BYTES:
+        return False
     done = [(n.op, n.dtype) for n in facts.body(node).nodes if isinstance(n, Compute)]
-    if own.bytes() < _BYTES or not _ALWAYS.isdisjoint(done):
-        return own.bytes() >= _BYTES
+    if not _ALWAYS.isdisjoint(done):
+        return True
     if len(done) != 1 or done[0] not in _ALONE or len(node.all_input_nodes) != 1:
         return False
+    source = node.all_input_nodes[0]
+    around = [source, *facts.users(node)]
     alone = all(facts.rule(n) is None and n.target is not _COPY for n in around)
-    return alone and own.dense() and facts.info(around[0]).stride == own.stride
+    return alone and own.dense() and facts.info(source).stride == own.stride

@@ -126,10 +126,10 @@ TS_INLINE float ts_exp(float x) {
   return p * s * s;
 }
 
-TS_INLINE float ts_exp_near(float x) {
-  /* exp for -87 <= x <= 88: no overflow, one power of two */
-  float t = TS_FMA(x, 0x1.715476p+0f, 0x1.8000fep+23f);
-  float n = t - 0x1.8000fep+23f;
+TS_INLINE float ts_exp_scaled(float x, float shift) {
+  /* exp with one power of two, whose bias is in the last bits of shift */
+  float t = TS_FMA(x, 0x1.715476p+0f, shift);
+  float n = t - shift;
   float r = TS_FMA(n, -0x1.62e4p-1f, x);
   r = TS_FMA(n, -0x1.7f7d1cp-20f, r);
   float p = 0x1.6a4b38p-10f;
@@ -141,20 +141,14 @@ TS_INLINE float ts_exp_near(float x) {
   return p * ts_float(ts_bits(t) << 23);
 }
 
+TS_INLINE float ts_exp_near(float x) {
+  /* exp for -87 <= x <= 88: no overflow */
+  return ts_exp_scaled(x, 0x1.8000fep+23f);
+}
+
 TS_INLINE float ts_exp_down(float x) {
   /* exp for x <= 0: a factor of two powers of two, the first of which is no denormal */
-  float c = x < -104.0f ? -104.0f : x;
-  float t = TS_FMA(c, 0x1.715476p+0f, 0x1.80012ep+23f);
-  float n = t - 0x1.80012ep+23f;
-  float r = TS_FMA(n, -0x1.62e4p-1f, c);
-  r = TS_FMA(n, -0x1.7f7d1cp-20f, r);
-  float p = 0x1.6a4b38p-10f;
-  p = TS_FMA(p, r, 0x1.12398ep-7f);
-  p = TS_FMA(p, r, 0x1.5558b2p-5f);
-  p = TS_FMA(p, r, 0x1.555492p-3f);
-  p = TS_FMA(p, r, 0x1.fffffcp-2f);
-  p = 1.0f + TS_FMA(p, r * r, r);
-  return p * ts_float(ts_bits(t) << 23) * 0x1p-24f;
+  return ts_exp_scaled(x < -104.0f ? -104.0f : x, 0x1.80012ep+23f) * 0x1p-24f;
 }
 
 TS_INLINE float ts_exp2(float x) {
@@ -530,17 +524,11 @@ TS_INLINE double ts_fmod_near_f64(double a, double b) {
 }
 
 TS_INLINE double ts_mod_near_f64(double a, double b) {
-  double m = ts_fmod_near_f64(a, b);
-  return (m != 0.0) & ((b < 0.0) != (m < 0.0)) ? m + b : m;
+  return ts_floored_f64(ts_fmod_near_f64(a, b), b);
 }
 
 TS_INLINE double ts_floordiv_near_f64(double a, double b) {
-  double m = ts_fmod_near_f64(a, b);
-  double d = (a - m) / b;
-  d = (m != 0.0) & ((b < 0.0) != (m < 0.0)) ? d - 1.0 : d;
-  double f = __builtin_floor(d);
-  f = d - f > 0.5 ? f + 1.0 : f;
-  return d != 0.0 ? f : __builtin_copysign(0.0, a / b);
+  return ts_quotient_f64(a, b, ts_fmod_near_f64(a, b));
 }
 
 TS_INLINE float ts_fmod_near(float a, float b) {
@@ -551,17 +539,11 @@ TS_INLINE float ts_fmod_near(float a, float b) {
 }
 
 TS_INLINE float ts_mod_near(float a, float b) {
-  float m = ts_fmod_near(a, b);
-  return (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? m + b : m;
+  return ts_floored_f32(ts_fmod_near(a, b), b);
 }
 
 TS_INLINE float ts_floordiv_near(float a, float b) {
-  float m = ts_fmod_near(a, b);
-  float d = (a - m) / b;
-  d = (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? d - 1.0f : d;
-  float f = __builtin_floorf(d);
-  f = d - f > 0.5f ? f + 1.0f : f;
-  return d != 0.0f ? f : __builtin_copysignf(0.0f, a / b);
+  return ts_quotient_f32(a, b, ts_fmod_near(a, b));
 }
 
 TS_INLINE float ts_pow(float x, float y) {
@@ -622,34 +604,47 @@ TS_INLINE float ts_fmod_f32(float a, float b) {
   return __builtin_copysignf((float)r, a);
 }
 
-TS_INLINE float ts_rem_f32(float a, float b) {
-  float m = ts_fmod_f32(a, b);
+/* From m, what fmod leaves: the remainder with the sign of b, and the floored quotient. */
+TS_INLINE float ts_floored_f32(float m, float b) {
   return (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? m + b : m;
 }
 
-TS_INLINE double ts_rem_f64(double a, double b) {
-  double m = __builtin_fmod(a, b);
-  return m != 0.0 && (b < 0.0) != (m < 0.0) ? m + b : m;
-}
-
-TS_INLINE float ts_floordiv_f32(float a, float b) {
-  float m = ts_fmod_f32(a, b);
+TS_INLINE float ts_quotient_f32(float a, float b, float m) {
   float d = (a - m) / b;
   d = (m != 0.0f) & ((b < 0.0f) != (m < 0.0f)) ? d - 1.0f : d;
   float f = __builtin_floorf(d);
   f = d - f > 0.5f ? f + 1.0f : f;
-  f = d != 0.0f ? f : __builtin_copysignf(0.0f, a / b);
-  return b == 0.0f ? a / b : f;
+  return d != 0.0f ? f : __builtin_copysignf(0.0f, a / b);
+}
+
+TS_INLINE double ts_floored_f64(double m, double b) {
+  return (m != 0.0) & ((b < 0.0) != (m < 0.0)) ? m + b : m;
+}
+
+TS_INLINE double ts_quotient_f64(double a, double b, double m) {
+  double d = (a - m) / b;
+  d = (m != 0.0) & ((b < 0.0) != (m < 0.0)) ? d - 1.0 : d;
+  double f = __builtin_floor(d);
+  f = d - f > 0.5 ? f + 1.0 : f;
+  return d != 0.0 ? f : __builtin_copysign(0.0, a / b);
+}
+
+TS_INLINE float ts_rem_f32(float a, float b) {
+  return ts_floored_f32(ts_fmod_f32(a, b), b);
+}
+
+TS_INLINE float ts_floordiv_f32(float a, float b) {
+  float q = ts_quotient_f32(a, b, ts_fmod_f32(a, b));
+  return b == 0.0f ? a / b : q;
+}
+
+TS_INLINE double ts_rem_f64(double a, double b) {
+  return ts_floored_f64(__builtin_fmod(a, b), b);
 }
 
 TS_INLINE double ts_floordiv_f64(double a, double b) {
-  double m = __builtin_fmod(a, b);
-  double d = (a - m) / b;
-  d = m != 0.0 && (b < 0.0) != (m < 0.0) ? d - 1.0 : d;
-  double f = __builtin_floor(d);
-  f = d - f > 0.5 ? f + 1.0 : f;
-  f = d != 0.0 ? f : __builtin_copysign(0.0, a / b);
-  return b == 0.0 ? a / b : f;
+  double q = ts_quotient_f64(a, b, __builtin_fmod(a, b));
+  return b == 0.0 ? a / b : q;
 }
 
 /* Integer division by zero and by -1 would trap; a zero divisor gives 0 here. */
