@@ -9,8 +9,8 @@ from sources import PACKAGES, ROOT, product_files
 LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
-    ("guards", "tracer"): 45_710,
-    ("fx-backend",): 33_900,
+    ("guards", "tracer"): 45_900,
+    ("fx-backend",): 34_100,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }

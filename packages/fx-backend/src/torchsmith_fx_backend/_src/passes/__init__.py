@@ -25,6 +25,7 @@ from torchsmith_fx_backend._src.passes.lists import Lists
 from torchsmith_fx_backend._src.passes.masked import MaskedWrites
 from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
+from torchsmith_fx_backend._src.passes.parts import NestedParts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
@@ -34,6 +35,7 @@ PASSES: tuple[Pass, ...] = (
     RedundantCasts(),
     NoOps(),
     MaskedWrites(),
+    NestedParts(),
     BatchNorms(),
     BatchNorms("cuda", (torch.float16, torch.bfloat16, torch.float32), one_walk=True),
     FoldConstants(),

@@ -11,6 +11,7 @@ from torchsmith_guards import hint_of
 
 from torchsmith_fx_backend._src.passes.base import escaping, is_pure, stand_in
 
+aten = torch.ops.aten
 _FROM_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
 
@@ -27,7 +28,7 @@ class CommonSubexpressions:
         visible = escaping(graph)
         changed = False
         for node in list(graph.nodes):
-            if not is_pure(node) or _brings_size(node):
+            if not is_pure(node) or _brings_size(node) or _is_written_apart(node):
                 continue
             key = (node.op, node.target, stand_in(node.args), stand_in(node.kwargs))
             first = seen.setdefault(key, node)
@@ -41,6 +42,12 @@ class CommonSubexpressions:
             graph.erase_node(node)
             changed = True
         return changed
+
+
+def _is_written_apart(node: fx.Node) -> bool:
+    """Whether ``node`` fills memory that kernels do not compute, with a number: parts of it are
+    written in place where it is one's own."""
+    return node.target is aten.full.default and node.meta["val"].is_complex()
 
 
 def _brings_size(node: fx.Node) -> bool:

@@ -128,6 +128,12 @@ def write_slice(target: torch.Tensor, source: torch.Tensor, *where: Any, **named
     torch.ops.aten.slice.Tensor(target, *where, **named).copy_(source)
 
 
+def write_part(target: torch.Tensor, source: torch.Tensor, *where: Any) -> None:
+    """``aten.as_strided_scatter`` in place."""
+    size, stride, offset = where
+    target.as_strided(size, stride, target.storage_offset() + offset).copy_(source)
+
+
 def copy_each(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """A copy of each tensor, whose elements lie densely in some order, in few launches."""
     if len(tensors) < _FEW:

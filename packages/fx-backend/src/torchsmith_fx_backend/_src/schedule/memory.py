@@ -22,7 +22,7 @@ from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import Scatter, View
 from torchsmith_fx_backend._src.loops.sizes import Info
 from torchsmith_fx_backend._src.passes.base import IN_PLACE
-from torchsmith_fx_backend._src.runtime.support import conform, copy_unseen, write_slice
+from torchsmith_fx_backend._src.runtime.support import conform, copy_unseen, write_part, write_slice
 from torchsmith_fx_backend._src.schedule.externs import (
     OUT_VARIANTS,
     Externs,
@@ -59,7 +59,11 @@ TRUSTED = frozenset(
     }
 )
 # Calls that copy a value with some elements replaced -> what replaces them in the value itself.
-REPLACES: dict[object, object] = {**IN_PLACE, aten.slice_scatter.default: write_slice}
+REPLACES: dict[object, object] = {
+    **IN_PLACE,
+    aten.slice_scatter.default: write_slice,
+    aten.as_strided_scatter.default: write_part,
+}
 SizeClass = tuple[Index, object, object]
 
 
