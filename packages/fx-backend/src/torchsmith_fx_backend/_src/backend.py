@@ -25,6 +25,7 @@ from torchsmith_guards.records import new_graph, note_compiled, recorder
 from torchsmith_fx_backend._src import cached, inference_mode, modes, settings
 from torchsmith_fx_backend._src.any_sizes import AnySizes, has_foreign_symbols
 from torchsmith_fx_backend._src.aot.frame import Frame, ambient_guard
+from torchsmith_fx_backend._src.at_second_call import AtSecondCall, is_static
 from torchsmith_fx_backend._src.captured import attributes_read, named_tensors
 from torchsmith_fx_backend._src.freezing import Frozen
 from torchsmith_fx_backend._src.native_nodes import alike, cut, failing_node, has_native_nodes
@@ -104,8 +105,13 @@ def smith(
         ModeError: an unknown mode.
         FreezingError: the option ``freezing``, and an input that requires a gradient.
     """
+    named = {**(options or {}), **settings_by_name}
+    undoes = gm.meta.pop("undoes", None)  # as the tracer says
+    if undoes and is_static(gm):
+        _eagerly(gm, f"its own effects change {undoes}: compiled when it is called again")
+        return AtSecondCall(gm, lambda inputs: smith(gm, inputs, mode=mode, options=named))
     with deferred(), recorder.graph(new_graph(gm, "smith", example_inputs)) as told:
-        compiled = _smith(gm, example_inputs, mode, {**(options or {}), **settings_by_name})
+        compiled = _smith(gm, example_inputs, mode, named)
         note_compiled(told, compiled)
     places = repeated(example_inputs)
     return Repeated(compiled, gm.forward, places) if places else compiled

@@ -44,12 +44,17 @@ class Collector:
         finally:
             del pause
 
-    def settle(self) -> None:
-        """At the end of a compile: the pass over young objects, which is due by now. It frees what
-        a compile leaves in cycles, most of what it makes, and what stays is old from now on; left
-        alone, that pass falls into one of the compiled program's next calls."""
-        if self._current() is None and gc.isenabled():
-            gc.collect(1)
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """``paused``, and before collections resume the pass over young objects, which is due by
+        then. It frees what a compile leaves in cycles, most of what it makes, and what stays is
+        old from now on; left alone, that pass falls into one of the compiled program's next calls,
+        and after a pass of its own there would be two."""
+        outermost = self._current() is None and gc.isenabled()
+        with self.paused():
+            yield
+            if outermost:
+                gc.collect(1)
 
     def _current(self) -> _Pause | None:
         return None if self._end is None else self._end()

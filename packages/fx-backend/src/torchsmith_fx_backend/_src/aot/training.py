@@ -272,13 +272,11 @@ class Training:
         Its inputs are in one list, which it empties, to free what it has read for the last time."""
         known = self.backwards.get(key)
         if known is None:
-            with deferred(), self._lock, torch.inference_mode(False):
+            with deferred(), self._lock, collector.compiling(), torch.inference_mode(False):
                 known = self.backwards.get(key) or self._backward_for(key)
                 self.backwards[key] = known
-            collector.settle()
         return known
 
-    @collector.paused()
     def _backward_for(self, key: Key) -> tuple[Any, tuple[int, ...]]:
         """The half for these tangents; for such as lie as results do where it takes what is for
         others or needs more than is saved; for all results where that does, too: right gradients,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from torchsmith_tracer._src.frames.frame import FrameState
     from torchsmith_tracer._src.values.base import Value
 
@@ -48,6 +50,15 @@ class LocksTaken(BaseException):
 class MisledByUs(BaseException):
     """A path raises that was taken in a program which asked whether it is being compiled: it is
     traced again, and told that it is not, as in eager mode."""
+
+
+class NumbersChange(BaseException):
+    """Traced code changes numbers that it has read as constants: it is traced again, and has them
+    as inputs, as it would after the next call. ``before``: what was known of them."""
+
+    def __init__(self, before: dict[str, Hashable]) -> None:
+        super().__init__()
+        self.before = before
 
 
 class BreakAt(Exception):

@@ -7,7 +7,7 @@ and 1 are always specialised.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -185,6 +185,14 @@ class FrameState:
         if self.scalars.setdefault(key, value) != value:
             self.scalars[key] = self.scalars[place] = _VARIES
         return dynamic is True or _VARIES in (self.scalars[key], self.scalars.get(place, 0))
+
+    def vary(self, sources: Iterable[Source]) -> dict[str, Hashable]:
+        """Numbers that the very code which was traced changes: what was known of those that were
+        not known to vary."""
+        keys = {key for key in map(key_of, sources) if self.scalars.get(key) is not _VARIES}
+        before = {key: self.scalars[key] for key in keys}
+        self.scalars.update(dict.fromkeys(keys, _VARIES))
+        return before
 
 
 def key_of(source: Source) -> str:

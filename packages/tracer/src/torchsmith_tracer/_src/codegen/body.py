@@ -85,6 +85,7 @@ def assemble(
     cg: Emitter,
     failed: Failed,
     compile_graph: Callable[[fx.GraphModule, list[object]], Function],
+    undoes: str = "",
 ) -> Body:
     """Finish the graph with the outputs that ``cg`` asked for, compile it, and make the body.
 
@@ -94,6 +95,8 @@ def assemble(
         cg: with everything emitted but the graph call.
         failed: called with the exception and the body's arguments when the graph raises.
         compile_graph: the backend.
+        undoes: what the effects make false of what is guarded; a backend finds it in the graph's
+            ``meta["undoes"]``, and may leave for a second call what is not worth a first.
     """
     graph: fx.GraphModule | None = trace.graph.finish(list(cg.outputs))
     assert graph is not None
@@ -103,6 +106,8 @@ def assemble(
     if not calls and not cg.outputs:
         graph = None
     else:
+        if undoes and not trace.graph.draws:  # other random numbers than those of later calls
+            graph.meta["undoes"] = undoes
         compiled = compile_graph(graph, trace.graph.example_inputs())
         lines[:0] = _graph_call(trace, graph, compiled, cg, failed)
     text = [f"def {_name(record)}({', '.join(cg.params)}):"]

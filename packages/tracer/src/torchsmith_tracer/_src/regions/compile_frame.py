@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from torchsmith_guards import (
     GLOBAL_STATE,
+    UNCHANGED_NUMBER,
     Checker,
     FunctionSource,
     GlobalState,
@@ -23,7 +24,6 @@ from torchsmith_guards import (
     GuardKind,
     GuardSet,
     LocalSource,
-    collector,
 )
 from torchsmith_guards.records import recorder
 
@@ -40,6 +40,7 @@ from torchsmith_tracer._src.breaks.signals import (
     HistoryNeeded,
     LocksTaken,
     MisledByUs,
+    NumbersChange,
     ObservedException,
     Unsupported,
 )
@@ -55,11 +56,18 @@ from torchsmith_tracer._src.regions.ambient import unseen, unwarned
 from torchsmith_tracer._src.regions.failed import graph_failed
 from torchsmith_tracer._src.regions.holding import are_held, holding, locks_of, without_locks
 from torchsmith_tracer._src.regions.record import CodeRecord, Entry
+from torchsmith_tracer._src.regions.undone import undone
 from torchsmith_tracer._src.torch_private import AmbientState
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.lookup import lookup
-from torchsmith_tracer.errors import BackendError, SkipGraph, TracerError, TracerWarning
+from torchsmith_tracer.errors import (
+    BackendError,
+    FullGraphError,
+    SkipGraph,
+    TracerError,
+    TracerWarning,
+)
 
 _AMBIENT = "torch's ambient state (grad mode, autocast, defaults) is part of what was captured"
 
@@ -90,6 +98,13 @@ def compile_frame(
                 record.keep_history = True
             except LocksTaken:
                 record.takes_locks = False
+            except NumbersChange as change:
+                record.constants = change.before
+            except FullGraphError:
+                if not record.constants:
+                    raise
+                record.frame_state.scalars.update(record.constants)
+                record.constants = None  # that fails, too, when it is called again
 
 
 def _compile_frame(
@@ -174,7 +189,7 @@ def _compile(
         record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
     trace.graph.restore_state()
     try:
-        with recorder.phase("guards"), collector.paused():
+        with recorder.phase("guards"):
             return body, _compile_guards(trace, record, fn)
     except TracerError:
         raise
@@ -202,7 +217,7 @@ def _trace_and_generate(
 ) -> Body:
     region = record.region
     ambient = AmbientState()
-    with recorder.phase("trace"), unwarned(), collector.paused():
+    with recorder.phase("trace"), unwarned():
         result = _interpret(trace, record, fn, flat)
         trace.builder.guard_memory()
     ambient.keep(switch.put for switch in trace.graph.turned)
@@ -211,6 +226,12 @@ def _trace_and_generate(
     if locks and (isinstance(result, BreakAt) or are_held(locks)):
         del result  # its traceback leads to the arguments
         raise LocksTaken
+    undoes = [*undone(trace.guards, trace.journal)]
+    varying = [g.source for g in undoes if g.why == UNCHANGED_NUMBER]
+    before = None if record.constants is None else record.frame_state.vary(varying)
+    if before:
+        del result
+        raise NumbersChange(before)
     if not isinstance(result, BreakAt):
         emit_return(trace, cg, result)
     else:
@@ -240,7 +261,10 @@ def _trace_and_generate(
     if locks:
         failed = without_locks(failed)
     verify = region.settings.verify_correctness and not trace.graph.draws
-    return assemble(trace, record, cg, failed, partial(region.backend.compile, verify=verify))
+    asked = verify or trace.visited is not None  # somebody wants to see what is compiled
+    told = "" if asked or not undoes else undoes[0].source.expr
+    compile_graph = partial(region.backend.compile, verify=verify)
+    return assemble(trace, record, cg, failed, compile_graph, told)
 
 
 def _interpret(

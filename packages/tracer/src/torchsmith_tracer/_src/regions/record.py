@@ -12,7 +12,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,8 @@ class CodeRecord:
         resume: how the code was made, for resume functions.
         calls_modules: the code is what calling a module runs, as long as its class says so.
         takes_locks: whether compiled bodies run while locks are held; else these are left native.
+        constants: numbers that traced code changes and that are inputs therefore, as they were
+            known before; None where a whole graph needs them to be constants.
         keep_history: whether traces keep the autograd history of all tensors; code that names a
             backward pass is expected to need it, other code is traced again when it does.
     """
@@ -95,6 +97,7 @@ class CodeRecord:
         self.labels = safe_names(self.signature.names)
         self.pass_function = bool(self.code.co_freevars)
         self.takes_locks = True
+        self.constants: dict[str, Hashable] | None = {}
         self.keep_history = not _LOOKS_BACK.isdisjoint(self.code.co_names)
         self._dispatchers: weakref.WeakKeyDictionary[types.FunctionType, Form] = (
             weakref.WeakKeyDictionary()
@@ -345,7 +348,7 @@ class CodeRecord:
         number = self._next
         self._next += 1
         record = frames.new_frame(self, number, flat, reasons)
-        with deferred(), recorder.frame(record) as told:
+        with deferred(), recorder.frame(record) as told, collector.compiling():
             self.frame_state.begin()
             entry, fits = self._attempt(fn, flat, args, number, told)
             if not fits:  # what was read has changed: operators import modules on first use
@@ -361,7 +364,6 @@ class CodeRecord:
             else:
                 self._install([entry, *self.entries])
             frames.finish(told, self, entry)
-            collector.settle()
         return entry
 
     def _attempt(
