@@ -85,3 +85,26 @@ def test_a_call_that_writes_its_argument_is_replayed_too():
 def test_what_cannot_be_recorded_is_counted_and_says_why():
     (text,) = recorded(lambda x: ((x + 1).sin().cpu(),), 3, says=1)
     assert "is on device 'cpu'" in text
+
+
+def sampled(x, index):
+    normal = torch.distributions.Normal(x, x.abs() + 0.5)
+    classes = torch.distributions.Categorical(logits=x)
+    chosen = classes.log_prob(index)
+    return normal.log_prob(x * 2).sum(1) + chosen + normal.entropy().mean()
+
+
+def test_checks_that_fail_raise_what_eager_raises():
+    """And leave the device as it was: an index that is wrong is not looked up."""
+    compiled = torchsmith.compile(sampled, fullgraph=True)
+    x, index = torch.randn(64, 10, device="cuda"), torch.arange(64, device="cuda") % 10
+    for _ in range(2):
+        close(compiled(x, index), sampled(x, index))
+        for bad in ((x / 0, index), (x, index + 1)):
+            with pytest.raises(ValueError, match="Expected") as eager:
+                sampled(*bad)
+            with pytest.raises(ValueError, match="Expected") as own:
+                compiled(*bad)
+            assert str(own.value) == str(eager.value)
+    close(compiled(x, index), sampled(x, index))
+    assert len(torchsmith.metrics().graphs) == 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -94,6 +94,7 @@ class Graph(Protocol):
         self, name: str, args: Sequence[object], kwargs: Mapping[str, object] | None = None
     ) -> Value: ...
     def call_nodes(self, target: Callable[..., object], args: tuple[object, ...]) -> Value: ...
+    def check_later(self, condition: Any) -> None: ...
     def add_call(
         self,
         op: str,

@@ -73,13 +73,17 @@ def may_raise(operation: Operation, tensors: Sequence[torch.Tensor]) -> bool:
     name = operation.name
     if name in _BY_INDEX:
         # One tensor alone is indexed by constants, which tracing has checked.
-        several = len(tensors) > 1 or name in _ALONE
-        return several and any(t.device.type == "cpu" for t in tensors)
+        return relies_on_data(name, len(tensors)) and any(t.device.type == "cpu" for t in tensors)
     if name in _INTEGER_DIVISIONS:
         return any(t.device.type == "cpu" and not t.dtype.is_floating_point for t in tensors)
     if name in _NORMS:  # which mixtures a kernel takes, only the kernel knows
         return len({t.dtype for t in tensors}) > 1 and any(t.device.type == "cpu" for t in tensors)
     return name in _BY_VALUE or not operation.own
+
+
+def relies_on_data(name: str, inputs: int) -> bool:
+    """Whether a call with so many inputs fails, on any device, for some values of them."""
+    return name in _BY_VALUE or (name in _BY_INDEX and (inputs > 1 or name in _ALONE))
 
 
 def refuses_types(node: fx.Node) -> bool:

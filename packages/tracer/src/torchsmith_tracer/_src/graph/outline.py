@@ -41,6 +41,7 @@ class Body:
     """A body that is being traced: make its inputs, trace, ``close``."""
 
     def __init__(self, graph: OutputGraph) -> None:
+        graph.emit_checks()
         self._graph = graph
         self._last = graph.graph._root.prev
         self._contexts = len(graph.contexts)
@@ -72,6 +73,7 @@ class Body:
         outer = self._graph
         if len(outer.contexts) != self._contexts:
             raise Unsupported("opaque-call", what="a function that leaves a context open")
+        outer.emit_checks()
         own = self.nodes()
         inside = set(own)
         outputs: tuple[Any, ...] = tuple(outer.argument(v) for v in results)

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -26,18 +26,20 @@ from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.graph import asserts, cleanup, known_range, provenance
-from torchsmith_tracer._src.graph.fakes import FakeRunner, Given, collect_tensors
+from torchsmith_tracer._src.graph.fakes import FakeRunner, Given, collect_tensors, in_place
 from torchsmith_tracer._src.graph.may_raise import (
     Operation,
     draws,
     may_raise,
     overlaps,
     refuses_types,
+    relies_on_data,
     stays,
 )
 from torchsmith_tracer._src.graph.wrap_result import wrap_result
 from torchsmith_tracer._src.torch_private import (
     CapturedGraph,
+    assert_async,
     map_nodes,
     node_label,
     set_grad_enabled,
@@ -152,6 +154,7 @@ class OutputGraph:
         self._insert_before: fx.Node | None = None  # first node that is no placeholder
         self._restored = False
         self._asserted = 0  # how many of the environment's runtime asserts the graph has
+        self._checks: tuple[fx.Node, ...] = ()  # tensors that are to be true
 
     def attach(self, tx: Compilation) -> None:
         """Connect with the trace that this graph belongs to."""
@@ -258,6 +261,8 @@ class OutputGraph:
             node_args = tuple([_as_dtype(a) if isinstance(a, type) else a for a in node_args])
             node_kwargs = {k: _as_dtype(v) for k, v in node_kwargs.items()}
         node_args, node_kwargs = known_range.with_numbers(self, target, node_args, node_kwargs)
+        if self._checks and self._relies_on_checks(target, node_args, node_kwargs):
+            self.emit_checks()
         facts = len(env.log) if env else 0
         result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
         if name in _PARTS and env and len(env.log) > facts:  # sizes say how many parts there are
@@ -473,6 +478,41 @@ class OutputGraph:
         node = self.add_call("call_function", asserts.ASSERT, (condition, message), {}, None)
         self._note_risk(asserts.ASSERT, node)
 
+    def check_later(self, condition: Any) -> None:
+        """Note that the graph is to fail where ``condition`` is not true. Several are checked at
+        once, before what could fail, or write, for want of the check: on an accelerator a check
+        is a wait for it, and an index that is wrong there takes the whole process with it."""
+        before = self._checks
+        self._checks = (*before, condition.node)
+        self.log.append(lambda: setattr(self, "_checks", before))
+
+    def emit_checks(self) -> None:
+        """Append the check of what is to be true."""
+        if not self._checks:
+            return
+        before, self._checks = self._checks, ()
+        self.log.append(lambda: setattr(self, "_checks", before))
+        known: dict[torch.device, fx.Node] = {}
+        for node in before:
+            device = node.meta["example_value"].device
+            found = known.get(device)
+            known[device] = node if found is None else self._node(torch.logical_and, found, node)
+        for device, node in known.items():
+            here = node if device.type == "cpu" else self._node(torch.Tensor.cpu, node)
+            self._note_risk(assert_async, self._node(assert_async, here))
+
+    def _relies_on_checks(self, target: Callable[..., object] | str, *given: object) -> bool:
+        """Whether a call may fail for want of a check, or writes what it is given."""
+        nodes: list[fx.Node] = []
+        map_nodes(given, nodes.append)
+        operation = Operation.of(target)
+        written = in_place(target) or "out" in given[-1]  # type: ignore[operator]
+        return written or not operation.own or relies_on_data(operation.name, len(nodes))
+
+    def _node(self, target: Callable[..., object], *args: fx.Node) -> fx.Node:
+        fake, _, _ = self._runner.run("call_function", target, args, {}, remember=False)
+        return self.add_call("call_function", target, args, {}, fake)
+
     def inputs_at_risk(self) -> list[GraphInput]:
         """Inputs that the graph may have changed when an operator fails."""
         if not self.at_risk:
@@ -517,6 +557,7 @@ class OutputGraph:
         ``inputs`` is reduced to the placeholders that are used. Open contexts are left inside
         the graph; they stay in ``contexts`` for the code generator.
         """
+        self.emit_checks()
         for context in reversed(self.contexts):
             context.close_in_graph(self)
         if self.contexts:  # perhaps they were not left in the order in which they were entered

@@ -501,6 +501,10 @@ class RangeValue(_Bounds):
         start, stop, step = map(ConstantValue, (host.start, host.stop, host.step))
         return RangeValue(start, stop, step)
 
+    def as_proxy(self) -> object:
+        bounds: list[Any] = [bound.as_proxy() for bound in self.items]
+        return range(*bounds)
+
     def host(self, tx: Trace) -> range:
         """The range with its parts made known (guarding symbolic ones)."""
         for bound in self.items:

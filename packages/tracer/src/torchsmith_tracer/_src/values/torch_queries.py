@@ -313,9 +313,9 @@ def _check_tensor(tx: Trace, error_type: Value, cond: Value, message: Value = NO
 def assert_tensor(tx: Trace, condition: Value) -> Value:
     """The graph has the assertion where it can be caught: when it fails, the function runs again
     and raises the user's error."""
-    if not isinstance(condition, TensorValue) or condition.fake.device.type != "cpu":
+    if not isinstance(condition, TensorValue) or condition.fake.device.type == "meta":
         raise Unsupported("data-dependent-branch", what=condition.describe())
-    tx.graph.call_function(private.assert_async, (condition,), {})
+    tx.graph.check_later(condition)
     return NONE
 
 

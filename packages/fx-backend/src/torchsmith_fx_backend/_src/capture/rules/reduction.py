@@ -31,6 +31,11 @@ def _sum(m: Mode, x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
     return m.call(aten.sum.dim_IntList, x, axes(x, None), False, dtype=dtype)
 
 
+@rule(aten._is_all_true.default)
+def _is_all_true(m: Mode, x: Tensor) -> Any:
+    return m.call(aten.all.default, x)
+
+
 @rule(aten.mean.default, aten.mean.dim)
 def _mean(
     m: Mode, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
