@@ -36,6 +36,18 @@ RESAMPLED = {
     "bilinear, smaller": lambda x: F.interpolate(x, size=(3, 4), mode="bilinear"),
     "bilinear, of one point": lambda x: F.interpolate(x[:, :, :1, :1], size=4, mode="bilinear"),
 }
+UNFOLDED = {
+    "patches": lambda x: F.unfold(x, 2, stride=2) + 1,
+    "patches, padded": lambda x: F.unfold(x, 3, padding=1),
+    "patches, dilated": lambda x: F.unfold(x, (3, 2), (2, 3), (0, 2), (1, 2)),
+    "patches as large as images": lambda x: F.unfold(x, (8, 8)),
+    "patches of one point": lambda x: F.unfold(x, 1) * 2,
+    "patches that lie outside": lambda x: F.unfold(x, 2, padding=3, stride=2).mean(-2),
+    "patches, weighed": lambda x: (F.unfold(x, 3, padding=1).unflatten(-2, (3, 9)) * x.mean()).sum(
+        -2
+    ),
+}
+WINDOWS = {**POOLS, **RESAMPLED, **UNFOLDED}
 LAYOUTS = {
     "contiguous": lambda x: x,
     "channels last": lambda x: x.to(memory_format=torch.channels_last),
@@ -45,18 +57,18 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", [*POOLS, *RESAMPLED])
+@pytest.mark.parametrize("name", WINDOWS)
 def test_against_eager(name, layout):
     x = LAYOUTS[layout](X)
     if name in RESAMPLED and x.dim() == 3:
         x = x[:, None]
-    called = externs(check({**POOLS, **RESAMPLED}[name], x, tolerance=2e-6))
+    called = externs(check(WINDOWS[name], x, tolerance=2e-6))
     assert bool(called) == (name.startswith("bilinear") and layout != "channels last")
 
 
-@pytest.mark.parametrize("name", ["max", "average", "nearest, twice"])
+@pytest.mark.parametrize("name", ["max", "average", "nearest, twice", "patches"])
 def test_what_comes_before_and_after_is_in_the_same_kernel(name):
-    pool = {**POOLS, **RESAMPLED}[name]
+    pool = WINDOWS[name]
     plan = check(lambda x: pool(x.relu()) - 1, X)
     assert len(kernels(plan)) == 1 and not externs(plan)
 
@@ -71,8 +83,8 @@ def test_dtypes(dtype):
     check(POOLS["max, padded"], (X * 9).abs().to(dtype))
     if dtype.is_floating_point:
         x = LAYOUTS["channels last"](X).to(dtype)
-        for name in ("average, padded", "bilinear", "nearest, 1.7 times"):
-            check({**POOLS, **RESAMPLED}[name], x)
+        for name in ("average, padded", "bilinear", "nearest, 1.7 times", "patches, padded"):
+            check(WINDOWS[name], x)
 
 
 def test_large_windows_and_empty_tensors_are_left_to_aten():
@@ -81,5 +93,5 @@ def test_large_windows_and_empty_tensors_are_left_to_aten():
 
 
 def test_symbolic_sizes():
-    for name in ("max, padded", "average", "nearest, twice"):
-        check({**POOLS, **RESAMPLED}[name], X, mode="symbolic")
+    for name in ("max, padded", "average", "nearest, twice", "patches, padded"):
+        check(WINDOWS[name], X, mode="symbolic")

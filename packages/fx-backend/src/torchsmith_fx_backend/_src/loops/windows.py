@@ -75,6 +75,40 @@ def _taps(
             yield mask, y, x, lambda at=at: p.at_of(source, at)  # type: ignore[misc]
 
 
+def _known_patches(node: fx.Node) -> bool:
+    """Whether the image has known sizes; on a CPU, aten moves whole rows of it at once."""
+    image = argument(node, 0, "self").meta["val"]
+    numbers = (*image.shape[-2:], *(n for k in range(1, 5) for n in node.args[k]))  # type: ignore[union-attr]
+    return all(type(n) is int for n in numbers)
+
+
+@lowering(aten.im2col.default, cost=12, moves=True, applies=_known_patches)
+def patches(p: Point) -> Value:
+    source = p.operand()
+    sizes, ranges = p.body.graph.info(source).shape[-2:], p.body.sizes
+    kernel, dilation, padding, stride = (_pair(p.node.args[k]) for k in range(1, 5))
+    *outer, row, column = p.at
+    image = argument(p.node, 0, "self").meta["val"]
+    span = image.shape[-1] + 2 * padding[1] - dilation[1] * (kernel[1] - 1) - 1
+    wide = ix.const(span // stride[1] + 1)
+    taps, across = ix.const(kernel[0] * kernel[1]), ix.const(kernel[1])
+    tap = ix.mod(row, taps, ranges)
+    firsts = ix.floordiv(column, wide, ranges), ix.mod(column, wide, ranges)
+    steps = ix.floordiv(tap, across, ranges), ix.mod(tap, across, ranges)
+    at, tests = [*outer, ix.floordiv(row, taps, ranges)], list[Value]()
+    for d, (first, step, size) in enumerate(zip(firsts, steps, sizes)):
+        start = ix.sub(ix.mul(first, ix.const(stride[d])), ix.const(padding[d]))
+        place = ix.add(start, ix.mul(step, ix.const(dilation[d])))
+        at.append(place)
+        if not ix.in_range(place, size, ranges):
+            number = p.body.index_value(place)
+            tests += [number >= 0, number < p.body.index_value(size)]
+    if not tests:
+        return p.at_of(source, tuple(at))
+    mask = functools.reduce(operator.and_, tests)
+    return mask.where(p.body.masked(mask, lambda: p.at_of(source, tuple(at))), 0)
+
+
 def _max_pool(p: Point) -> Sequence[Value]:
     """As aten: the first of equals, but the last of several NaN."""
     source = p.operand()
