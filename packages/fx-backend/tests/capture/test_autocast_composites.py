@@ -51,7 +51,10 @@ def program(fn):
 @pytest.mark.parametrize("name", CASES)
 def test_inference_under_autocast(name, dtype):
     with torch.no_grad(), torch.autocast("cpu", dtype=dtype), Reference().installed():
-        want = CASES[name](A, B)
+        try:
+            want = CASES[name](A, B)
+        except RuntimeError as error:
+            pytest.skip(f"eager does not do this on such a processor: {error}")
         (got,) = compile_graph(program(CASES[name]), [A, B], SETTINGS)(A, B)
     assert got.dtype is want.dtype
     torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)

@@ -210,4 +210,5 @@ def test_statistics_of_one_walk_lose_little(halves, layout):
     assert result.stride() == eager.stride()
     for ours, theirs, right in zip((result, *given[3:]), (eager, *eagers[3:]), (wanted, *wide[3:])):
         error = (ours.double() - right).norm() / right.norm()
-        assert error <= 4 * (theirs.double() - right).norm() / right.norm() + 1e-5
+        # How much depends on the width of vectors, which are summed apart.
+        assert error <= 4 * (theirs.double() - right).norm() / right.norm() + 3e-5
