@@ -47,6 +47,12 @@ UNFOLDED = {
         -2
     ),
 }
+ROWS = {
+    "plain": lambda x, w, b: F.conv1d(x, w, groups=3),
+    "padded": lambda x, w, b: F.conv1d(x, w, b, padding=3, groups=3)[..., :-3].relu(),
+    "in steps": lambda x, w, b: F.conv1d(x, w, stride=2, padding=2, groups=3) * 2,
+    "dilated": lambda x, w, b: F.conv1d(x, w, b, padding=(4,), dilation=3, groups=3),
+}
 WINDOWS = {**POOLS, **RESAMPLED, **UNFOLDED}
 LAYOUTS = {
     "contiguous": lambda x: x,
@@ -95,3 +101,27 @@ def test_large_windows_and_empty_tensors_are_left_to_aten():
 def test_symbolic_sizes():
     for name in ("max, padded", "average", "nearest, twice", "patches, padded"):
         check(WINDOWS[name], X, mode="symbolic")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ROWS)
+def test_convolutions_of_each_channel_with_a_row_of_its_own(name, dtype):
+    rows, w, b = (torch.randn(size, dtype=dtype) for size in ((2, 14, 3), (3, 1, 4), (3,)))
+    tolerance = 2e-6 if dtype.itemsize > 2 else 2e-2
+    for x in (rows.mT, rows.mT.contiguous(), rows[:1].mT):
+        for mode in ("fake", "symbolic"):
+            plan = check(ROWS[name], x, w, b, mode=mode, tolerance=tolerance)
+            assert mode == "symbolic" or not externs(plan)
+
+
+def test_other_convolutions_of_rows_are_left_to_the_library():
+    x = torch.randn(2, 3, 20)
+    for width, groups, call in (
+        ((3, 3, 4), 1, F.conv1d),
+        ((6, 1, 4), 3, F.conv1d),
+        ((3, 1, 10), 3, F.conv1d),
+        ((3, 1, 4), 3, F.conv_transpose1d),
+    ):
+        w = torch.randn(width)
+        plan = check(lambda x, w, c=call, g=groups: c(x, w, groups=g), x, w, tolerance=2e-5)
+        assert externs(plan)

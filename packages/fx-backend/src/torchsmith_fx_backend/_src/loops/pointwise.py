@@ -211,7 +211,7 @@ def copy(p: Point) -> Value:
     return value.rounded(p.dtype) if rounds else value
 
 
-@lowering(aten.copy.default)
+@lowering(aten.copy.default, aten.fill.Tensor)
 def copy_into(p: Point) -> Value:
     return p.read(p.node.args[1], p.dtype)
 
@@ -474,6 +474,19 @@ def nan_to_num(p: Point) -> Value:
     y = x.eq(math.inf).where(p.read(high, p.dtype), x)
     y = x.eq(-math.inf).where(p.read(low, p.dtype), y)
     return x.test(Op.ISNAN).where(p.read(0.0 if nan is None else nan, p.dtype), y)
+
+
+def _in_float(node: fx.Node) -> bool:
+    return bool(node.meta["val"].dtype.is_floating_point)
+
+
+@lowering(aten.logaddexp.default, aten.logaddexp2.default, cost=26, applies=_in_float)
+def log_of_sum(p: Point) -> Value:
+    a, b = (p.read(arg, p.dtype) for arg in p.node.args[:2])
+    binary = p.node.target is aten.logaddexp2.default
+    share = (-(a - b).op(Op.ABS)).op(Op.EXP2 if binary else Op.EXP).op(Op.LOG1P)
+    total = b.op(Op.MAXIMUM, a) + (share * (1 / math.log(2.0)) if binary else share)
+    return (a.eq(b) & a.test(Op.ISINF)).where(a, total)
 
 
 # ------------------------------------------------------------------------------ activations

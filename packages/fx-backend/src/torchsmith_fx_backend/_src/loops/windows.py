@@ -153,6 +153,48 @@ register(
 )
 
 
+MOST_OF_ROW = 8  # taps of a convolution over rows
+
+
+def _each_channel_alone(node: fx.Node) -> bool:
+    """Whether a convolution walks each row with few weights of its own, and no matrix product."""
+    x, weight = (argument(node, k, "").meta["val"] for k in range(2))
+    transposed, groups = argument(node, 6, "transposed"), argument(node, 8, "groups")
+    numbers = [n for k in (3, 4, 5) for n in argument(node, k, "")]
+    return (
+        x.dim() == weight.dim() == 3
+        and not transposed
+        and weight.shape[:2] == (groups, 1)
+        and type(weight.shape[2]) is int
+        and weight.shape[2] <= MOST_OF_ROW
+        and x.dtype.is_floating_point
+        and x.dtype == weight.dtype
+        and all(type(n) is int for n in numbers)
+    )
+
+
+@lowering(aten.convolution.default, cost=20, applies=_each_channel_alone, window=True)
+def convolution_of_rows(p: Point) -> Value:
+    source, weight, bias = p.operand(), p.operand(1), p.arg(2, "bias")
+    (by,), (before,), (apart,) = (argument(p.node, k, "") for k in (3, 4, 5))
+    size, ranges = p.body.graph.info(source).shape[-1], p.body.sizes
+    *row, x = p.at
+    total = p.at_of(bias, (row[-1],)) if isinstance(bias, fx.Node) else None
+    for tap in range(weight.meta["val"].shape[2]):
+        place = ix.add(ix.mul(x, ix.const(by)), ix.const(tap * apart - before))
+        read = functools.partial(p.at_of, source, (*row, place))
+        if ix.in_range(place, size, ranges):
+            value = read()
+        else:
+            number = p.body.index_value(place)
+            inside = (number >= 0) & (number < p.body.index_value(size))
+            value = inside.where(p.body.masked(inside, read), 0)
+        product = value * p.at_of(weight, (row[-1], ix.ZERO, ix.const(tap)))
+        total = product if total is None else total + product
+    assert total is not None
+    return total
+
+
 def _plain_average(node: fx.Node) -> bool:
     floating = bool(node.meta["val"].dtype.is_floating_point)
     return _few_taps(node) and floating and not argument(node, 4, "ceil_mode", False)

@@ -103,6 +103,20 @@ def _layer_norm_parts(
     return to(m, affine(m, result, weight, bias), x.dtype), mean, scale
 
 
+@rule(aten._weight_norm_interface.default)
+def _weight_norm(m: Mode, v: Tensor, g: Tensor, dim: int = 0) -> Any:
+    if (
+        v.dtype not in (torch.float32, torch.float64)
+        or g.dtype != v.dtype
+        or dim not in (0, v.dim() - 1)
+    ):
+        return NotImplemented
+    norms = m.call(
+        aten.sqrt.default, total(m, mul(m, v, v), [d for d in range(v.dim()) if d != dim])
+    )
+    return mul(m, v, div(m, g, norms)), norms
+
+
 @rule(aten.layer_norm.default)
 def _layer_norm(
     m: Mode,

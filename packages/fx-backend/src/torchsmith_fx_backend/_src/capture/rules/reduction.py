@@ -36,6 +36,14 @@ def _is_all_true(m: Mode, x: Tensor) -> Any:
     return m.call(aten.all.default, x)
 
 
+@rule(aten.dot.default, aten.vdot.default)
+def _dot(m: Mode, x: Tensor, y: Tensor) -> Any:
+    """On a GPU, where the library takes two launches."""
+    if x.dtype not in FLOATS or x.dtype != y.dtype or x.device.type == "cpu":
+        return NotImplemented
+    return to(m, total(m, mul(m, up(m, x), up(m, y)), [0], False), x.dtype)
+
+
 @rule(aten.mean.default, aten.mean.dim)
 def _mean(
     m: Mode, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None

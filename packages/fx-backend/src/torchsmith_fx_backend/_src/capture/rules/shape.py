@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torchsmith_guards import holds, is_contiguous, resolve_size, view_strides
+from torchsmith_guards import holds, is_contiguous, layout_of, resolve_size, view_strides
 
-from torchsmith_fx_backend._src.capture.rules.registry import Mode, Tensor, aten, rule
+from torchsmith_fx_backend._src.capture.rules.registry import Mode, Tensor, aten, laid, rule
 
 
 @rule(aten.reshape.default)
@@ -100,6 +100,20 @@ def _unbind(m: Mode, x: Tensor, dim: int = 0) -> Any:
     return [m.call(aten.select.int, x, dim, index) for index in range(extent)]
 
 
+@rule(aten.cat.default)
+def _cat(m: Mode, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    """One tensor several times: a kernel need not ask which of them an element is from."""
+    x = tensors[0]
+    found = layout_of(aten.cat.default, (tensors, dim))
+    if len(tensors) < 2 or any(t is not x for t in tensors) or not isinstance(found, tuple):
+        return NotImplemented
+    if not x.dim() or holds(x.shape, 0):
+        return NotImplemented
+    times = [1] * x.dim()
+    times[dim] = len(tensors)
+    return laid(m, m.call(aten.repeat.default, x, times), found[1])
+
+
 @rule(aten.stack.default)
 def _stack(m: Mode, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     if any(tuple(t.shape) != tuple(tensors[0].shape) for t in tensors):
@@ -110,5 +124,5 @@ def _stack(m: Mode, tensors: Sequence[Tensor], dim: int = 0) -> Any:
         size = list(tensors[0].shape)
         size.insert(axis, len(tensors))
         return m.call(aten.view.default, m.call(aten.cat.default, tensors, axis), size)
-    apart = [m.call(aten.unsqueeze.default, t, axis) for t in tensors]
-    return m.call(aten.cat.default, apart, axis)
+    apart = {id(t): m.call(aten.unsqueeze.default, t, axis) for t in tensors}
+    return m.call(aten.cat.default, [apart[id(t)] for t in tensors], axis)
