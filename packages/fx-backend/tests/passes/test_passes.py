@@ -9,6 +9,8 @@ import pytest
 import torch
 from corpus import CASES, tolerance
 from differential import capture, check
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torchsmith_fx_backend._src.passes import (
     PASSES,
     CommonSubexpressions,
@@ -17,7 +19,7 @@ from torchsmith_fx_backend._src.passes import (
     NoOps,
     RedundantCasts,
 )
-from torchsmith_fx_backend._src.passes.base import run_passes, verify
+from torchsmith_fx_backend._src.passes.base import insert, run_passes, verify
 
 aten = torch.ops.aten
 
@@ -138,3 +140,16 @@ def test_verifier_names_the_offending_node():
     node.target = aten.add_.Tensor
     with pytest.raises(ValueError, match="writes: .*add"):
         verify(graph)
+
+
+def test_metadata_is_that_of_the_graph_where_autocast_is_on():
+    """A graph has the casts of its own program in it, and is compiled within that program."""
+    with FakeTensorMode() as mode:
+        half, single = (mode.from_tensor(torch.ones(3, 3, dtype=d)) for d in (torch.bfloat16, None))
+    graph = fx.Graph()
+    nodes = [graph.placeholder("half"), graph.placeholder("single")]
+    for node, value in zip(nodes, (half, single)):
+        node.meta["val"] = value
+    with torch.autocast("cpu", torch.bfloat16):
+        assert insert(graph, aten.prod.default, nodes[0]).meta["val"].dtype is torch.bfloat16
+        assert insert(graph, aten.mm.default, nodes[1], nodes[1]).meta["val"].dtype is torch.float32

@@ -17,6 +17,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     OpOverload,
     below_autograd,
     fake_mode_of,
+    without_autocast,
 )
 from torchsmith_fx_backend.errors import StageError
 
@@ -104,8 +105,9 @@ def verify(graph: fx.Graph) -> None:
 
 
 def inferred(mode: Any, call: Callable[[], object]) -> object:
-    """What ``call`` gives on fake tensors of ``mode``."""
-    with mode, below_autograd(), torch.no_grad():
+    """What ``call`` gives on fake tensors of ``mode``: graphs have autocast's casts in them, though
+    it is often on while they are compiled."""
+    with mode, below_autograd(), torch.no_grad(), without_autocast():
         return call()
 
 
