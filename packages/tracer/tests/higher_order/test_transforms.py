@@ -143,6 +143,23 @@ def test_sizes_that_change_are_symbolic_in_bodies(capture):
     assert capture.n == 2
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, k: vmap(lambda a: (a * k, a / k, k - a, a > k, torch.where(a > 0, a, k), a**k))(
+            x
+        ),
+        lambda x, k: grad(lambda x: vmap(lambda a: (a * k).sin())(x).sum())(x),
+        lambda x, k: hessian(lambda x: (x**3).sum() * k)(x[0]),
+    ],
+)
+def test_a_number_that_changes_is_symbolic_in_bodies(program, capture):
+    compiled = tracer.compile(program, backend=capture, fullgraph=True)
+    for k in (2, 3, 4, 7, -5):
+        torch.testing.assert_close(compiled(X, k), program(X, k), equal_nan=True)
+    assert capture.n == 2
+
+
 def test_a_body_that_breaks_runs_natively(check):
     def program(x):
         out = vmap(lambda row: row * float(torch.tensor(2.0).item()))(x)

@@ -48,6 +48,7 @@ _RAGGED = itertools.count(1 << 40)  # torch numbers those of real tensors from 1
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _DEVICE = torch.ops.prim.device.default
+_COPY = torch.ops.aten._to_copy.default
 _RESTRIDE = torch.ops.aten.as_strided_.default
 _QUIET = _Quiet()
 logging.getLogger(FakeTensorMode.__module__).addFilter(_QUIET)
@@ -130,6 +131,9 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         kwargs = kwargs or _NOTHING
         if func in _LIFTS and not kwargs and _is_literal(args[0]):
             return self.lift(args[0])  # type: ignore[arg-type]
+        if func is _COPY and isinstance(args[0], torch.SymInt):  # what vmap makes of an operand
+            with self:
+                args = (torch.empty((), dtype=torch.int64), *args[1:])
         if func is _RESTRIDE and not self._symbolic and is_plain(self, args[:1]):
             with in_kernel_invocation_manager(self):
                 return func(*args, **kwargs)
