@@ -156,6 +156,34 @@ def test_options_that_specialise(make, capture):
     assert agree(make, (3, 4, 5, 1.5, 2.5), capture, options=options) == 5
 
 
+class Counted:
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return i * [3, 4, 5, 6, 7, 8][i]
+
+
+@pytest.mark.parametrize(
+    ("use", "most"),
+    [
+        (lambda a, c: (a * len(c), a.new_zeros(len(c)), len(c) / 2), 2),
+        (lambda a, c: a + 1 if c else a - 1, 3),
+        (lambda a, c: (a + 1, list(reversed(c)), [c[-1 + len(c)]]), 5),
+    ],
+)
+def test_a_length_that_a_program_counts_is_a_number(use, most, capture):
+    compiled = torchsmith_tracer.compile(use, backend=capture)
+    for n in (3, 4, 5, 6, 4):
+        assert repr(compiled(X, Counted(n))) == repr(use(X, Counted(n)))
+    assert capture.n <= most
+    with pytest.raises(ValueError, match="__len__.. should return >= 0"):
+        compiled(X, Counted(-1))
+
+
 def test_defaults_and_stock_modules_stay_constant(capture):
     def helper(a, k=3):
         return a * k

@@ -230,10 +230,11 @@ class Operators(Part):
 
     def check_length(self, value: Value) -> Value:
         """The result of a user's ``__len__``, checked."""
-        number = self.index(value)
-        if number < 0:
+        varies = value.python_type() is int and not value.is_constant()
+        number = value if varies else ConstantValue(self.index(value))
+        if self.interp.truth(self.interp.compare("lt", number, ConstantValue(0))):
             raise self.interp.error(ValueError, "__len__() should return >= 0")
-        return ConstantValue(number)
+        return number
 
     def check_bool(self, value: Value) -> bool:
         """The result of a user's ``__bool__``, checked."""
