@@ -298,6 +298,22 @@ def test_numbers_that_the_program_puts_into_tensors_are_known(fn):
         agree(fn, compiled, torch.randn(size, 4))
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, n: x[[n, 0]],
+        lambda x, n: x[[n]],
+        lambda x, n: x[:, [n, 0]],
+        lambda x, n: x[[[n, 0], [1, 2]]],
+        lambda x, n: (y := x.clone(), y.__setitem__([n, 0], 9.0))[0],
+    ],
+)
+def test_a_list_with_a_known_number_indexes_as_in_eager(fn):
+    program = lambda x: fn(x, torch.tensor(1))
+    agree(program, compile(program), X)
+
+
 def filled(n):
     n.fill_(7)
 

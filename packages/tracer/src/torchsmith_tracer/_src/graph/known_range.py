@@ -92,6 +92,8 @@ def with_numbers(
         found = number(graph, node)
         return node if type(found) is not int else found
 
+    if target in _INDEXED and isinstance(args[1], list):
+        return args, kwargs  # with a tensor in it, it stands for a tuple
     if target in _INDEXED:
         key = args[1] if type(args[1]) is tuple else (args[1],)
         parts = tuple([map_nodes(k, known) if not _has_dims(k) else k for k in key])
