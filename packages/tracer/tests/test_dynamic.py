@@ -276,6 +276,9 @@ _WORDS = torch.arange(24).view(2, 12) % 3
         lambda a, i: torch.tensor([i, 3, i + 1]) * 2,
         lambda a, i: torch.tensor((i / 2, 1)),
         lambda a, i: torch.tensor([i, 1.5], dtype=torch.float64),
+        lambda a, i: torch.tensor([[i, 1.0], (2, i * 3)]) * torch.tensor([[[i]]]),
+        lambda a, i: a.new_tensor(i) + a.long().new_tensor([i, 3]),
+        lambda a, i: a.new_tensor(i, dtype=torch.int64),
         lambda a, i: a[:, [i, 0, -i]],
         lambda a, i: a[1, [i, 2], [0, i]],
         _written(lambda a, i: a.__setitem__((slice(None), [i, 1]), 5.0)),
@@ -289,6 +292,38 @@ _WORDS = torch.arange(24).view(2, 12) % 3
 def test_what_takes_plain_numbers_in_torch_is_compiled_once(fn, capture):
     inputs = [(_BLOCK, i) for i in (2, 3, 4, 5, 7)]
     assert run(fn, inputs, capture) == 2
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a: torch.tensor([a[0, 0, 0], 1.0]),
+        lambda a: torch.as_tensor((a.sum(), a.mean().double(), 2)),
+        lambda a: torch.tensor([[a.half().max(), 1], [a.argmax(), 2]]),
+        lambda a: torch.tensor([a.max()], dtype=torch.float64),
+        lambda a: a.new_tensor([a.min(), a.argmin()]),
+        lambda a: torch.tensor([a.max() > 0, a.min() > 0]).long().add_(1),
+    ],
+)
+def test_tensors_of_lists_of_tensors_are_part_of_the_graph(fn):
+    compiled = torchsmith_tracer.compile(fn, backend="eager", fullgraph=True)
+    for sign in (1, -1):
+        torch.testing.assert_close(compiled(_BLOCK * sign), fn(_BLOCK * sign), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a: torch.tensor([a[0, 0, :1], a[0, 0, :1]]),
+        lambda a: torch.tensor([a.max().clone().requires_grad_(), 1.0]),
+        lambda a: torch.tensor([a.max()], dtype=torch.int64),
+        lambda a: torch.tensor([[a.max()], [1, 2]]),
+        lambda a: torch.tensor([a.max(), []]),
+        lambda a: a.new_tensor([a.max(), 1], requires_grad=True),
+    ],
+)
+def test_other_lists_of_tensors_are_eagers(agree, fn):
+    agree(fn, _BLOCK)
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,15 @@ operators that keep symbols. The functions without documentation are traced, not
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torchsmith_guards import hint_of
 
-from torchsmith_tracer._src.torch_private import pad_sequence
+from torchsmith_tracer._src.torch_private import FakeTensor, pad_sequence
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
@@ -274,30 +274,64 @@ def _is_list(value: Value) -> bool:
     return isinstance(value, TupleValue | ListValue)
 
 
-def _stacked(numbers: Any, dtype: torch.dtype, device: Any) -> object:
-    return torch.stack([torch.scalar_tensor(n, dtype=dtype, device=device) for n in numbers])
+def _nested(parts: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
+    if isinstance(parts, list | tuple):
+        return torch.stack([_nested(part, dtype, device) for part in parts])
+    if isinstance(parts, torch.Tensor):
+        return torch.empty((), dtype=dtype, device=device).copy_(parts)
+    return torch.scalar_tensor(parts, dtype=dtype, device=device)
+
+
+def _leaves(tx: Trace, data: Value) -> tuple[list[int], list[Value]]:
+    """The shape of nested lists, of -1 where it is not one, and what they hold."""
+    if not _is_list(data):
+        return [], [data]
+    found = [_leaves(tx, realize(tx, part)) for part in tx.interp.unpack(data)]
+    shape = found[0][0] if found and all(s == found[0][0] for s, _ in found) else [-1]
+    return [len(found), *shape], [leaf for _, leaves in found for leaf in leaves]
 
 
 def tensor_of_numbers(
     tx: Trace, data: Value, dtype: Value = NONE, device: Value = NONE
 ) -> Value | None:
-    """``torch.tensor`` of a number, or of a list or tuple of numbers, with a symbol among them."""
-    several = _is_list(data)
-    numbers = [realize(tx, n) for n in tx.interp.unpack(data)] if several else [data]
-    kinds = {n.python_type() for n in numbers}
-    if not kinds <= {int, float} or not any(isinstance(n, SymNumValue) for n in numbers):
+    """``torch.tensor`` of a number, or of nested lists or tuples of numbers, with a symbol or a
+    tensor among them."""
+    shape, leaves = _leaves(tx, data)
+    tensors = [n.fake for n in leaves if isinstance(n, TensorValue)]
+    kinds = {n.python_type() for n in leaves if not isinstance(n, TensorValue)}
+    varies = any(isinstance(n, SymNumValue) for n in leaves) or (shape and tensors)
+    if -1 in shape or not varies or not kinds <= {int, float}:
+        return None
+    if any(t.dim() or t.requires_grad or type(t) is not FakeTensor for t in tensors):
         return None
     if tx.interp.is_none(dtype):
-        dtype = ConstantValue(torch.get_default_dtype() if float in kinds else torch.int64)
-    make = tx.builder.wrap_new(_stacked if several else torch.scalar_tensor)
-    return make.call(tx, [data], {"dtype": dtype, "device": device})
+        dtypes = {int: torch.int64, float: torch.get_default_dtype()}
+        found = [t.dtype for t in tensors] + [dtypes[kind] for kind in kinds]
+        dtype = ConstantValue(functools.reduce(torch.promote_types, found))
+    to: Any = dtype.as_constant()
+    if not all(torch.can_cast(t.dtype, to) for t in tensors):
+        return None
+    return tx.builder.wrap_new(_nested).call(tx, [data, dtype, device], {})
 
 
 def _lists_as_tensors(tx: Trace, key: Value) -> Value:
     """An index whose lists of numbers are tensors, where a symbol is among them."""
     if type(key) is TupleValue:
         return TupleValue([_lists_as_tensors(tx, realize(tx, item)) for item in key.items])
-    return (tensor_of_numbers(tx, key) if type(key) is ListValue else None) or key
+    if type(key) is not ListValue:
+        return key
+    numbers = {realize(tx, item).python_type() for item in tx.interp.unpack(key)} <= {int, float}
+    return (tensor_of_numbers(tx, key) if numbers else None) or key
+
+
+@method("new_tensor")
+def _new_tensor(tx: Trace, tensor: TensorValue, data: Value, /, **kwargs: Value) -> Value | None:
+    given = {name: value for name, value in kwargs.items() if not tx.interp.is_none(value)}
+    if given.keys() - {"dtype", "device"}:
+        return None
+    of = {"dtype": tensor.fake.dtype, "device": tensor.fake.device}
+    own = {name: given.get(name) or tx.builder.wrap_new(kind) for name, kind in of.items()}
+    return tensor_of_numbers(tx, realize(tx, data), **own)
 
 
 @method("__getitem__")
@@ -318,9 +352,9 @@ def _as_method(handler: Handler, tx: Trace, /, *args: Value, **kwargs: Value) ->
 register(torch.nn.functional.one_hot, _traced(_one_hot))
 for _name, _fn in (("take_along_dim", _take_along_dim), ("kron", _kron)):
     _handler = _traced(_fn)
-    method(_name)(partial(_as_method, _handler))
+    method(_name)(functools.partial(_as_method, _handler))
     register(getattr(torch, _name), _handler)
-method("fill_diagonal_")(partial(_as_method, _traced(_fill_diagonal)))
+method("fill_diagonal_")(functools.partial(_as_method, _traced(_fill_diagonal)))
 register(torch.broadcast_shapes, _traced(_broadcast_shapes, fold(torch.broadcast_shapes)))
 register(torch.linspace, _spaced(_linspace, "start", "end", "steps"))
 register(torch.logspace, _spaced(_logspace, "start", "end", "steps", "base"))
