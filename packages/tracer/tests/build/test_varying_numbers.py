@@ -163,6 +163,12 @@ class Counted:
     def __len__(self):
         return self.n
 
+    def __int__(self):
+        return self.n
+
+    def __float__(self):
+        return self.n / 2
+
     def __getitem__(self, i):
         return i * [3, 4, 5, 6, 7, 8][i]
 
@@ -171,15 +177,22 @@ class Counted:
     ("use", "most"),
     [
         (lambda a, c: (a * len(c), a.new_zeros(len(c)), len(c) / 2), 2),
+        (lambda a, c: (a * int(c), a / float(c)), 2),
         (lambda a, c: a + 1 if c else a - 1, 3),
         (lambda a, c: (a + 1, list(reversed(c)), [c[-1 + len(c)]]), 5),
     ],
 )
-def test_a_length_that_a_program_counts_is_a_number(use, most, capture):
+def test_a_number_that_a_method_gives_may_vary(use, most, capture):
     compiled = torchsmith_tracer.compile(use, backend=capture)
     for n in (3, 4, 5, 6, 4):
         assert repr(compiled(X, Counted(n))) == repr(use(X, Counted(n)))
     assert capture.n <= most
+
+
+def test_a_length_below_zero_is_an_error():
+    compiled = torchsmith_tracer.compile(lambda a, c: a * len(c), backend="eager")
+    for n in (3, 4):
+        assert torch.equal(compiled(X, Counted(n)), X * n)
     with pytest.raises(ValueError, match="__len__.. should return >= 0"):
         compiled(X, Counted(-1))
 

@@ -69,6 +69,8 @@ def _number(
                     what = f"non-{cls.__name__} (type {result.type_name})"
                     message = f"{obj.type_name}.{name} returned {what}"
                     raise tx.interp.error(TypeError, message)
+                if result.python_type() in (int, float) and not result.is_constant():
+                    return _number(tx, cls, result, names, [])
                 return tx.interp.fold(cls, tx.interp.concrete(result))
     if isinstance(base, ConstantValue):
         return tx.interp.fold(cls, base.value, *[tx.interp.concrete(v) for v in extra])
