@@ -1,5 +1,6 @@
 """Tensor values: attributes, operators, methods, items, in-place changes."""
 
+import enum
 import math
 import operator
 
@@ -39,6 +40,34 @@ def test_unary_and_comparison(check):
 
 def test_comparison_with_other_objects_is_identity(check):
     check(lambda a: (a is None, a is not None, a == None), X, fullgraph=True)  # noqa: E711
+
+
+class Whole(enum.IntEnum):
+    ONE, TWO = 1, 2
+
+
+class Bits(enum.IntFlag):
+    ONE, TWO = 1, 2
+
+
+class Real(float, enum.Enum):
+    HALF = 0.5
+
+
+class Word(str, enum.Enum):
+    A = "a"
+
+
+@pytest.mark.parametrize("member", [Whole.TWO, Bits.ONE | Bits.TWO, Real.HALF, Word.A])
+def test_comparison_with_a_member_of_an_enum(check, member):
+    f = lambda x: (x == member, member == x, x != member)
+    check(f, torch.arange(4.0), fullgraph=True)
+
+
+@pytest.mark.parametrize("member", [Whole.TWO, Bits.ONE | Bits.TWO, Real.HALF])
+def test_operators_with_a_member_of_an_enum(check, member):
+    f = lambda x: (x + member, member - x, x**member, x > member, member >= x)
+    check(f, torch.arange(4.0), fullgraph=True)
 
 
 def test_metadata_is_constant(check, capture):

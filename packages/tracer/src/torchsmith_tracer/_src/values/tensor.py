@@ -394,6 +394,10 @@ def is_operand(value: Value) -> bool:
 def _number_in(tx: Trace, value: Value) -> Value:
     """The number of an instance of a subclass of ``float``, say, as torch unpacks it."""
     number = value.base_value()
+    if isinstance(number, ConstantValue) and isinstance(number.value, int | float):
+        kind = int if isinstance(number.value, int) else float
+        if type(number.value) not in (kind, bool):  # a member of an enum class
+            number = ConstantValue(kind.__pos__(number.value))  # type: ignore[arg-type]
     if number is value or not is_operand(number) or isinstance(number, TensorValue):
         return value
     return value if _overrides().involved(tx, (value,), {}) else number
