@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import types
 
 import pytest
 import torch
@@ -40,7 +41,18 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
-VALUES = [Word("w"), Shown("s"), Spelled("p"), Number(3), Half(2.0), Level.LOW]
+class Mode(str, enum.Enum):
+    FAST = "fast"
+
+    def __repr__(self):
+        return f"mode {str.__repr__(self)}"
+
+
+class Plain(str, enum.Enum):
+    A = "a"
+
+
+VALUES = [Word("w"), Shown("s"), Spelled("p"), Number(3), Half(2.0), Level.LOW, Mode.FAST, Plain.A]
 
 
 def texts(x, v):
@@ -58,11 +70,19 @@ def numbers(x, v):
     return x + 1, ["%d" % v, "%05.1f" % v, "%x" % int(v)]
 
 
+def joined(x, v):
+    first = "-".join([v]), "-".join([v, "z", v]), v.join("xy"), type("".join([v]))
+    named = types.SimpleNamespace(**{v: x})
+    return x + 1, [*first, list(vars(named)) == [v], str.__str__(v), str.__repr__(v)]
+
+
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
-@pytest.mark.parametrize("program", [texts, padded, numbers])
+@pytest.mark.parametrize("program", [texts, padded, numbers, joined])
 def test_texts_are_cpythons(program, value):
     if program is numbers and isinstance(value, str):
         pytest.skip("not a number")
+    if program is joined and not isinstance(value, str):
+        pytest.skip("not a text")
     x = torch.ones(1)
     assert torchsmith_tracer.compile(program, backend="eager")(x, value)[1] == program(x, value)[1]
 

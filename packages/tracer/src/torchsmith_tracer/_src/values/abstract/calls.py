@@ -51,7 +51,12 @@ from torchsmith_tracer._src.values.functions import BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
 from torchsmith_tracer._src.values.opaque import OpaqueValue
-from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue, users_method
+from torchsmith_tracer._src.values.python_instances import (
+    EnumValue,
+    NewObjectValue,
+    ObjectValue,
+    users_method,
+)
 from torchsmith_tracer._src.values.tensor_objects import TENSOR_CLASSES, TensorPart
 from torchsmith_tracer._src.values.torch_fn import call_torch
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
@@ -265,6 +270,11 @@ class Calls(Part):
         general = owner is object or owner is type
         # A C class that has no model here: its slots would lead back to this method.
         opaque = base is receiver and isinstance(receiver, ObjectValue) and not general
+        texts = name in ("__repr__", "__str__") and not args
+        if texts and isinstance(base, EnumValue) and owner is not None and not general:
+            return self.interp.fold(
+                getattr(owner, name), base.value
+            )  # not what the member's class says
         if not opaque and not kwargs:
             result = call_slot(tx, name, receiver if general else base, list(args))
             if result is not None:

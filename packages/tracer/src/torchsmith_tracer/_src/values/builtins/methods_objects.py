@@ -14,6 +14,7 @@ from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying
 from torchsmith_tracer._src.values.builtins.functions import is_instance
 from torchsmith_tracer._src.values.builtins.registry import method, traced_method
+from torchsmith_tracer._src.values.builtins.slots import attribute_name
 from torchsmith_tracer._src.values.classes import STAND_INS, ClassValue, DescriptorValue
 from torchsmith_tracer._src.values.constants import NONE, NOT_IMPLEMENTED, ConstantValue, bool_value
 from torchsmith_tracer._src.values.construction import construct, new_exception, new_instance
@@ -139,7 +140,7 @@ def _namespace_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) ->
     if args:
         tx.interp.dict_update(table, args[0])
     for key, value in (*table.table.values(), *((ConstantValue(k), v) for k, v in kwargs.items())):
-        self.setattr(tx, str(tx.interp.concrete(key)), value)
+        self.setattr(tx, attribute_name(tx, key), value)
     return NONE
 
 
@@ -317,8 +318,8 @@ def _join(tx: Trace, self: Value, iterable: Value, /) -> Value:
             message = f"sequence item {i}: expected str instance, {item.type_name} found"
             raise tx.interp.error(TypeError, message)
         if not isinstance(item, AddressedText):
-            item = ConstantValue(tx.interp.concrete(item))
-        texts += [ConstantValue(separator), item] if i else [item]
+            item = ConstantValue(str.__str__(cast(str, tx.interp.concrete(item))))
+        texts += [ConstantValue(str.__str__(separator)), item] if i else [item]
     return joined(texts)
 
 
