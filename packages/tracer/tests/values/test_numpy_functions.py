@@ -283,3 +283,20 @@ def test_others(name):
             breaks = compare(OTHER[name], make(dtype, shape))
             if dtype == "float64" and shape == (2, 3):
                 assert bool(breaks) == (name in BROKEN), breaks
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a: np.append(a, 2.1),
+        lambda a: np.hstack([a, [2.1, 3.3]]),
+        lambda a: np.outer(a, [1.1, 2]),
+        lambda a: np.tile(np.float64(2.1), 2) + np.atleast_1d(np.float64(1.1)),
+        lambda a: np.stack([a[0], 2.1]),
+        lambda a: np.dot(a, [1.1, 2.0, 3.0, 4.0]),
+        lambda a: np.linalg.norm(2.1) + np.kron(a, [1.1j, 2.0]),
+    ],
+)
+def test_numbers_beside_arrays_keep_their_digits(fn):
+    for dtype in ("float32", "float64", "int64"):
+        compare(fn, make(dtype, (4,)))

@@ -537,6 +537,12 @@ class _Recorder(TorchFunctionMode):
             return self._give(PROPERTIES[attribute](self.tx, self._lift(args[0])))  # type: ignore[arg-type]
         values = [self._lift(a) for a in args]
         named = {k: self._lift(v) for k, v in (kwargs or {}).items()}
+        if (
+            func is torch.as_tensor
+            and "dtype" not in named
+            and not isinstance(values[0], TensorValue)
+        ):
+            named["dtype"] = ConstantValue(func(*args).dtype)  # by the layer's default, not torch's
         method = method_name(func)
         if method is not None and isinstance(values[0], TensorValue):
             return self._give(call_tensor_method(self.tx, values[0], method, values[1:], named))
