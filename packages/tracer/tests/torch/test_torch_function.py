@@ -526,3 +526,34 @@ def test_nothing_is_kept_alive(capture):
     del x, y
     gc.collect()
     assert [r() for r in refs] == [None, None, None]
+
+
+class Handed:
+    """What acts as a tensor and gives the function that it is asked about."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return func
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a, b: (a == b, b == a, a != b, a < b, torch.eq(a, b), a.eq(b)),
+        lambda a, b: torch.tensor(b),
+        lambda a, b: torch.as_tensor(b),
+    ],
+)
+def test_what_an_object_that_acts_as_a_tensor_is_asked(agree, fn):
+    agree(fn, BASE, Handed())
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+def test_a_tensor_of_data_is_no_object_of_the_class(capture):
+    fn = lambda a: (torch.tensor(a), torch.as_tensor(a), torch.asarray(a))
+    x = BASE.as_subclass(Noting)
+    SEEN.clear()
+    found = torchsmith_tracer.compile(fn, backend=capture)(x)
+    assert [type(t) for t in found] == [torch.Tensor, Noting, Noting]
+    assert found[1] is found[2] is x
+    assert SEEN == []

@@ -212,7 +212,8 @@ def call(tx: Trace, obj: Callable[..., object], args: Args, kwargs: Kwargs) -> V
         result = handler(tx, args, kwargs)  # type: ignore[misc]
         if result is not None:
             return result
-    relevant = overloaded(tx, flattened(tx, args, kwargs)) if enabled(tx) else []
+    asked = enabled(tx) and obj not in _ASKS_NO_CLASS
+    relevant = overloaded(tx, flattened(tx, args, kwargs)) if asked else []
     if not relevant and not function_modes.active(tx):
         return _below(tx, obj, args, kwargs)
     if any(isinstance(value, WrapperTensor) for value in flattened(tx, args, kwargs)):
@@ -246,6 +247,7 @@ def _below(tx: Trace, obj: Callable[..., object], args: Args, kwargs: Kwargs) ->
     return _restored(result, known)
 
 
+_ASKS_NO_CLASS = (torch.tensor, torch.as_tensor, torch.asarray)
 _CHANGES_OBJECT = frozenset("requires_grad_ retain_grad detach_ set_ resize_ resize_as_".split())
 _ARITHMETIC = frozenset(
     f"__{prefix}{name}__"

@@ -269,6 +269,7 @@ class TensorValue(Value):
         overrides = _overrides()
         if not overrides.involved(tx, (other,), {}) or not hasattr(torch.Tensor, name):
             return None
+        name = "eq" if name == "__eq__" else name  # which torch hands on
         result = overrides.call(tx, getattr(torch.Tensor, name), [self, other], {})
         return None if result.is_constant() and result.as_constant() is NotImplemented else result
 
