@@ -5,6 +5,7 @@ import enum
 
 import pytest
 import torch
+import torchsmith_tracer
 
 X = torch.ones(2, 3)
 
@@ -328,3 +329,80 @@ def test_slots_that_a_class_has_not(check, use):
             return x * 2, str(e)
 
     check(attempt, X, fullgraph=True)
+
+
+class Kept(collections.OrderedDict):
+    pass
+
+
+class Listed(collections.defaultdict):
+    pass
+
+
+class Doubled(dict):
+    def __getitem__(self, key):
+        return 2 * dict.__getitem__(self, key)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: collections.OrderedDict(b=1, a=2),
+        lambda: collections.defaultdict(int, b=1),
+        lambda: Kept(b=1, a=2),
+        lambda: Listed(list, b=1),
+        lambda: Listed(None, b=1),
+    ],
+)
+@pytest.mark.parametrize("born", [False, True])
+def test_dicts_that_are_joined_keep_their_class(make, born):
+    def program(x, given):
+        d = make() if born else given
+        joined = d | {"z": 3}, {"b": 5, "z": 3} | d, d | collections.OrderedDict(c=4), d.copy()
+        return x + 1, [(type(j), list(j.items()), getattr(j, "default_factory", 0)) for j in joined]
+
+    for x in (torch.ones(2), torch.ones(3)):
+        found = torchsmith_tracer.compile(program, backend="eager")(x, make())
+        assert found[1] == program(x, make())[1]
+
+
+class Turn(complex):
+    pass
+
+
+def test_members_of_the_class_in_c_are_there():
+    def program(x):
+        table, turn = Listed(int), Turn(1, 2)
+        found = getattr(table, "default_factory", 0), hasattr(turn, "real"), turn.imag
+        table.default_factory = list
+        return x + 1, [*found, table.default_factory, table["a"]]
+
+    found = torchsmith_tracer.compile(program, backend="eager", fullgraph=True)(X)
+    assert found[1] == program(X)[1] == [int, True, 2.0, list, []]
+
+
+def test_texts_ask_a_dict_for_its_items():
+    def program(x, d):
+        return x + 1, "{a}".format_map(d), "%(a)s and %(a)05d" % d, "{a}".format(**d)
+
+    for x in (torch.ones(2), torch.ones(3)):
+        found = torchsmith_tracer.compile(program, backend="eager")(x, Doubled(a=4))
+        assert found[1:] == program(x, Doubled(a=4))[1:] == ("8", "8 and 00008", "4")
+
+
+@pytest.mark.parametrize("born", [False, True])
+@pytest.mark.parametrize("factory", [list, None])
+def test_a_factory_given_later_makes_the_items(born, factory):
+    def program(x, given):
+        table = Listed(int, k=1) if born else given
+        first, table.default_factory = table["a"], factory
+        try:
+            return x + 1, [first, table["b"], dict(table), table.copy().default_factory]
+        except KeyError as e:
+            return x - 1, [first, e.args, dict(table)]
+
+    for x in (torch.ones(2), torch.ones(3)):
+        mine, theirs = Listed(int, k=1), Listed(int, k=1)
+        found = torchsmith_tracer.compile(program, backend="eager")(x, mine)
+        assert found[1] == program(x, theirs)[1]
+        assert (mine, mine.default_factory) == (theirs, theirs.default_factory)

@@ -294,9 +294,10 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
         if op == "ior":
             tx.interp.dict_update(self, other)
             return self
-        if op == "or_" and isinstance(other, DictValue) and not reflected:
-            new = self.copy()
-            tx.interp.dict_update(new, other)
+        if op == "or_" and isinstance(other, DictValue):
+            first, then = (other, self) if reflected else (self, other)
+            new = DictValue(dict(first.table), None, self.cls, self.factory)
+            tx.interp.dict_update(new, then)
             return new
         return None
 

@@ -229,7 +229,11 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
         if name == "__class__":
             return tx.interp.type_of(self)
         if self.storage is not None and (
-            isinstance(self.storage, NewObjectValue) or not isinstance(descriptor, C_DATA[1])
+            isinstance(self.storage, NewObjectValue)
+            or not isinstance(descriptor, C_DATA[1])
+            or (
+                self.obj is None and issubclass(self.storage.python_type(), descriptor.__objclass__)
+            )
         ):
             return self.storage.getattr(tx, name)
         if stored is None and self.obj is not None:

@@ -189,6 +189,7 @@ class Texts(Part):
         if isinstance(base, TupleValue | DictValue):
             parts = base.unpack(self.tx) if isinstance(base, TupleValue) else base.values(self.tx)
         asked = _ASKS.search(template) and any(isinstance(part, ObjectValue) for part in parts)
+        asked = asked or in_python(lookup(self.tx, operand.python_type(), "__getitem__"))
         pieces = _PERCENT.split(template)
         only_texts = not any("%" in literal for literal in pieces[::3])
         asked = asked or (only_texts and any(isinstance(part, SymNumValue) for part in parts))

@@ -22,7 +22,7 @@ from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.exceptions import set_field
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
-from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.lookup import in_python, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue, storage_base
 
@@ -383,7 +383,8 @@ def _format_map(tx: Trace, self: Value, mapping: Value, /) -> Value:
     template = tx.interp.concrete(self)
     assert isinstance(template, str)
     table = mapping.base_value()
-    if not isinstance(table, DictValue):
+    own = in_python(lookup(tx, mapping.python_type(), "__getitem__"))
+    if own or not isinstance(table, DictValue):
         raise Unsupported("opaque-call", what="str.format_map of this mapping")
     named = {str(k): _Formatted(tx, v) for k, (_, v) in table.table.items()}
     return ConstantValue(tx.interp.hosted(template.format_map, named))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import collections
-from typing import cast
+from typing import Any, cast
 
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.constructors import default_factory, fill_dict
-from torchsmith_tracer._src.values.builtins.registry import method
+from torchsmith_tracer._src.values.builtins.registry import method, traced_method
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import TupleValue
@@ -59,12 +59,16 @@ def _default_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> V
     return NONE
 
 
+def _factory(tx: Trace, self: Value) -> Value:
+    stored = tx.journal.load_attr(self, "default_factory")
+    return stored if isinstance(stored, Value) else _dict(self).factory or NONE
+
+
 @method(collections.defaultdict, "__missing__")
 def _missing(tx: Trace, self: Value, key: Value, /) -> Value:
-    target = _dict(self)
-    if target.factory is None:
+    if tx.interp.is_none(factory := _factory(tx, self)):
         raise tx.interp.error_with(KeyError, [key])
-    value = tx.interp.call(target.factory, [])
+    value = tx.interp.call(factory, [])
     self.setitem(tx, key, value)
     return value
 
@@ -134,9 +138,24 @@ def _clear(tx: Trace, self: Value, /) -> Value:
 @method(collections.defaultdict, "copy", "__copy__")
 def _copy(tx: Trace, self: Value, /) -> Value:
     target = _dict(self)
-    if isinstance(self, ObjectValue) and target.cls is collections.OrderedDict:
-        return tx.interp.call(tx.interp.type_of(self), [self])
+    if isinstance(self, ObjectValue) and target.cls is not dict:
+        given = [_factory(tx, self)] if target.cls is collections.defaultdict else []
+        return tx.interp.call(tx.interp.type_of(self), [*given, self])
     return target.copy() if target.cls is not dict else DictValue(dict(target.table))
+
+
+def _joined(self: Any, first: object, then: object) -> object:
+    if not isinstance(first, dict) or not isinstance(then, dict):
+        return NotImplemented
+    factory = (self.default_factory,) if isinstance(self, collections.defaultdict) else ()
+    made = type(self)(*factory, first)
+    dict.update(made, then)
+    return made
+
+
+for _cls in (collections.OrderedDict, collections.defaultdict):
+    traced_method(_cls, "__or__", lambda self, other: _joined(self, self, other))
+    traced_method(_cls, "__ror__", lambda self, other: _joined(self, other, self))
 
 
 @method(dict, "update")
