@@ -113,6 +113,48 @@ def test_data_of_another_layout_or_type(name, grad):
         assert torch.equal(a, b) and (a.dtype, a.stride()) == (b.dtype, b.stride())
 
 
+PLACES = {
+    "every second": lambda: torch.arange(8.0)[::2],
+    "a column": lambda: torch.arange(16.0).view(4, 4)[:, 1],
+    "imaginary parts": lambda: (torch.arange(4.0) * 1j).imag,
+    "the other order": lambda: torch.arange(4.0).view(2, 2).t(),
+}
+
+
+def _scaled(p, q):
+    p.data = p.data * 2 + q
+    return p + 1
+
+
+def _old_and_new(p, q):
+    old = p.data
+    p.data = (old + q).contiguous()
+    old.add_(5)
+    return old + p, p
+
+
+def _from_elsewhere(p, q):
+    before = p * 3
+    p.data = q + 0
+    return before, p * before
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [_scaled, _old_and_new, _from_elsewhere])
+@pytest.mark.parametrize("name", PLACES)
+def test_what_is_read_lies_where_it_did(name, fn, dynamic):
+    def call(run):
+        found = []
+        for _ in range(2):
+            p = PLACES[name]()
+            base, q = p._base, torch.ones(p.shape)
+            found += [p, base, *_tensors(run(p, q))]
+        return found
+
+    for a, b in zip(call(torchsmith.compile(fn, dynamic=dynamic)), call(fn), strict=True):
+        assert torch.equal(a, b) and a.stride() == b.stride()
+
+
 def test_parts_of_a_graph_take_what_the_data_is_by_then():
     def fn(p):
         p.data = p.data.double()

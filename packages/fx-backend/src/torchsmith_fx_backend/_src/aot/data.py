@@ -35,6 +35,8 @@ def assign(mode: FunctionalMode, tensor: torch.Tensor, source: torch.Tensor) -> 
     old, new = mode.value_of(tensor), mode.value_of(source)
     if not same_sizes(tensor.shape, source.shape) or tensor.dtype is not source.dtype:
         raise UnsupportedError(what="data of another size or type")
+    if tensor.stride() != source.stride():
+        mode.note_layout(tensor)
     tensor.data = source
     steps = tuple(step for step in new.steps if step != UNCOUNTED)
     if old.base is new.base and old.steps == steps:

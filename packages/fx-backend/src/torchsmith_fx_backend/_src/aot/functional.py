@@ -681,13 +681,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         if variant is None:
             raise UnsupportedError(what=str(func))
         tensor = value.tensor
-        before = self.snapshot(tensor)
-        for node in self.recorder.graph.nodes:  # what made it may be writes ago
-            held = node.meta.get("val")
-            if held is tensor:
-                node.meta["val"] = before
-            elif isinstance(held, (list, tuple)):
-                node.meta["val"] = pytree.tree_map(lambda x: before if x is tensor else x, held)
+        self.note_layout(tensor)
         size = tensor.numel() if is_dense(tensor) else None
         func(*call.args, **call.kwargs)
         step = Step(variant, _freeze(call.node_args[1:]), tuple(call.node_kwargs.items()))
@@ -699,6 +693,13 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         else:
             value.steps = (*value.steps, step)
         return tensor
+
+    def note_layout(self, tensor: torch.Tensor) -> None:
+        """Let nodes know the layout of ``tensor`` as it is before it changes."""
+        before = self.snapshot(tensor)
+        for node in self.recorder.graph.nodes:  # what made it may be writes ago
+            if (held := node.meta.get("val")) is tensor or isinstance(held, (list, tuple)):
+                node.meta["val"] = pytree.tree_map(lambda x: before if x is tensor else x, held)
 
     def snapshot(self, tensor: torch.Tensor) -> FakeTensor:
         """Another fake tensor of the layout of ``tensor``."""
