@@ -355,6 +355,11 @@ def test_types_of_python_stand_for_dtypes(check):
     check(f, torch.ones(2), graphs=1)
 
 
+@pytest.mark.parametrize("kind", [2.5, True, torch.device("cpu"), 1j])
+def test_other_objects_are_no_types(agree, kind):
+    agree(lambda x: x.type(kind), X)
+
+
 def test_a_keyword_called_like_a_word_of_the_language(agree):
     agree(lambda x: x.random_(**{"from": 3, "to": 4}), torch.ones(2))
 

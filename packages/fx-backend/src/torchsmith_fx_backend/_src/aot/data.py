@@ -21,8 +21,7 @@ def read(mode: FunctionalMode, tensor: torch.Tensor) -> torch.Tensor:
     value = mode.value_of(tensor)
     result = mode.snapshot(value.tensor)
     node = mode.apply(UNCOUNTED.target, (value.node,))
-    steps = (*value.steps, UNCOUNTED)
-    mode.know(replace(value, tensor=result, steps=steps, node=node))
+    mode.know(replace(value, tensor=result, steps=(*value.steps, UNCOUNTED), node=node))
     return result
 
 

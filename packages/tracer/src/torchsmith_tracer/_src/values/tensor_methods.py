@@ -141,7 +141,7 @@ def _type(
     if not tx.interp.is_none(dtype):
         kind = dtype.as_constant()
         wanted = _LEGACY.get(kind, kind)
-        if isinstance(wanted, type | str):
+        if not isinstance(wanted, torch.dtype):
             raise Unsupported("opaque-call", what=f"Tensor.type({kind})")
         return tx.graph.call_method("to", (tensor, ConstantValue(wanted)))
     fake = tensor.fake
