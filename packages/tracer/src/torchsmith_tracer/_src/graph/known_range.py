@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from torchsmith_tracer._src.graph.fakes import in_place
+from torchsmith_tracer._src.graph.known_values import values
 from torchsmith_tracer._src.torch_private import (
     OPERATORS,
     FakeTensor,
@@ -56,10 +57,13 @@ _COMBINED = {"any", "all", torch.any, torch.all}
 
 
 def truth(graph: OutputGraph, node: fx.Node) -> bool | None:
-    """The truth value of a tensor of one element, where its range tells."""
-    found = known_range(graph, node)
-    if found is None or _count(node) != 1:
+    """The truth value of a tensor of one element, where its range tells, or all its operands do."""
+    if _count(node) != 1:
         return None
+    found = known_range(graph, node)
+    if found is None:
+        exact = values(graph, node)
+        return None if exact is None else bool(exact)
     if found.low == 0 == found.high:
         return False
     return True if found.low > 0 or found.high < 0 else None
@@ -67,9 +71,12 @@ def truth(graph: OutputGraph, node: fx.Node) -> bool | None:
 
 def number(graph: OutputGraph, node: fx.Node) -> Number | None:
     """The number in a tensor of one element, where its range has no other."""
-    found = known_range(graph, node)
-    if found is None or _count(node) != 1 or found.low != found.high:
+    if _count(node) != 1:
         return None
+    found = known_range(graph, node)
+    if found is None or found.low != found.high:
+        exact = None if found else values(graph, node)
+        return None if exact is None or exact.is_complex() else exact.item()
     dtype = node.meta["example_value"].dtype
     return bool(found.low) if dtype is torch.bool else found.low
 
@@ -148,7 +155,7 @@ def known_range(graph: OutputGraph, node: fx.Node) -> Range | None:
 def _count(node: object) -> int | None:
     """How many elements a tensor has, where that is known."""
     fake = node.meta["example_value"] if isinstance(node, fx.Node) else None
-    return None if fake is None or has_symbols(fake) else fake.numel()
+    return fake.numel() if isinstance(fake, torch.Tensor) and not has_symbols(fake) else None
 
 
 def _as_made(graph: OutputGraph, node: fx.Node, filled: bool) -> bool:

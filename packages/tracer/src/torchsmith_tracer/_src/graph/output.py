@@ -25,7 +25,7 @@ from torch import fx
 from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.graph import asserts, cleanup, known_range, provenance
+from torchsmith_tracer._src.graph import asserts, cleanup, known_range, known_values, provenance
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given, collect_tensors, in_place
 from torchsmith_tracer._src.graph.may_raise import (
     Operation,
@@ -120,6 +120,7 @@ class OutputGraph:
     stays = staticmethod(stays)
     known_truth = known_range.truth
     known_number = known_range.number
+    known_values = known_values.values
 
     def __init__(self, fake: FakeMode, *, keep_history: bool = False) -> None:
         self.fake = fake
@@ -264,7 +265,13 @@ class OutputGraph:
         if self._checks and self._relies_on_checks(target, node_args, node_kwargs):
             self.emit_checks()
         facts = len(env.log) if env else 0
-        result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
+        try:
+            result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)
+        except Unsupported as refusal:
+            made = known_values.literal(self, refusal, target, node_args, node_kwargs)
+            if made is None:
+                raise
+            return made
         if name in _PARTS and env and len(env.log) > facts:  # sizes say how many parts there are
             place = f"{name}{node_args[1:]}{node_kwargs} at {provenance.user_line(self.tx)}"
             self.tx.builder.unroll(f"the result of {name}()", place, len(result))  # type: ignore[arg-type]

@@ -192,6 +192,8 @@ _LONGEST_LIST = 64
 
 @method("tolist")
 def _tolist(tx: Trace, tensor: TensorValue, /) -> Value:
+    if (exact := tx.graph.known_values(tensor.node)) is not None:
+        return _listed(exact.tolist())
     sizes = tensor.fake.shape
     known = all(type(n) is int for n in sizes) and tensor.fake.numel() <= _LONGEST_LIST
     if not tx.settings.capture_scalar_outputs or not known or tensor.fake.is_complex():
@@ -200,6 +202,10 @@ def _tolist(tx: Trace, tensor: TensorValue, /) -> Value:
         return tx.graph.call_method("item", (tensor,))
     rows = tx.interp.unpack(tx.graph.call_method("unbind", (tensor, ConstantValue(0))))
     return ListValue([call_tensor_method(tx, row, "tolist", (), {}) for row in rows])  # type: ignore[arg-type]
+
+
+def _listed(found: object) -> Value:
+    return ListValue([*map(_listed, found)]) if type(found) is list else ConstantValue(found)
 
 
 for _name in (

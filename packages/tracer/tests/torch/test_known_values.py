@@ -1,0 +1,120 @@
+"""Values of tensors that are made of constants are known while tracing; those of others are not."""
+
+import pytest
+import torch
+from torch import nn
+from torchsmith_tracer import compile, explain
+
+X = torch.randn(4, 4)
+
+
+def pieces(fn, *args):
+    found = explain(fn)(*args)
+    return found.graph_count, found.break_count
+
+
+def timesteps(x):
+    for t in torch.linspace(9, 0, 4).long().tolist():
+        x = x * t + 1
+    return x
+
+
+def drop_rates(x):
+    for p in torch.linspace(0, 0.3, 3):
+        x = x * p.item() + 1
+    return x
+
+
+def causal(x):
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True, device=x.device)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.fill_(0.25)
+    mask = nn.Transformer.generate_square_subsequent_mask(x.size(0))
+    made = nn.Transformer.generate_square_subsequent_mask(x.size(0))
+    return x + 1 if bool((mask == made).all()) else x - 1
+
+
+def largest(x):
+    labels = torch.cat([torch.arange(2) for _ in range(2)])
+    return x + labels.max() if labels.max() > 0 else x
+
+
+def place(x):
+    for i, t in enumerate(torch.arange(4).flip(0)):
+        x = x * x[t] + int(t) + i
+    return x
+
+
+def crops(x):
+    counts = torch.unique_consecutive(torch.tensor([8, 8, 4, x.size(0)]), return_counts=True)[1]
+    return [x * end for end in torch.cumsum(counts, 0).tolist()]
+
+
+def repeated(x):
+    return x[torch.repeat_interleave(torch.tensor([1, 0, 2]))], torch.tensor([0.0, 3.0]).nonzero()
+
+
+@pytest.mark.parametrize("fn", [timesteps, drop_rates, causal, largest, place, crops, repeated])
+def test_constants_are_read_without_a_break(fn):
+    assert pieces(fn, X) == (1, 0)
+    compiled = compile(fn)
+    for x in (X, torch.randn(5, 5), X):
+        torch.testing.assert_close(compiled(x), fn(x), rtol=0, atol=0)
+
+
+def empty(x):
+    zeros = torch.zeros(2, 3)
+    return zeros.nonzero(), zeros[zeros > 0]
+
+
+def drawn(x):
+    return x + 1 if torch.randn(4).sum() > 0 else x - 1
+
+
+def written(x):
+    z = torch.zeros(3)
+    view = z[1:]
+    view.add_(2)
+    return x + 1 if z.sum() > 1 else x - 1
+
+
+def written_later(x):
+    z = torch.arange(3)
+    before = (z * 2).tolist()
+    z += 1
+    return x + before[1], (z * 2).tolist()
+
+
+def replaced(x):
+    z = torch.zeros(3)
+    z.data = torch.ones(3)
+    return x + 1 if z.sum() > 1 else x - 1
+
+
+def through_numpy(x):
+    z = torch.arange(3)
+    z.numpy()[1] = 7
+    return x + 1 if z.sum() > 5 else x - 1
+
+
+def of_data(x):
+    return x + 1 if (x[:, 0] * torch.arange(4)).sum() > 0 else x - 1
+
+
+def uninitialized(x):
+    return x + 1 if torch.empty(3).fill_(2).sum() > 1 else x
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [empty, drawn, written, written_later, replaced, through_numpy, of_data, uninitialized],
+)
+def test_others_are_read_when_they_are_there(fn):
+    compiled = compile(fn)
+    for seed in range(4):
+        outcomes = []
+        for run in (fn, compiled):
+            torch.manual_seed(seed)
+            outcomes.append((run(torch.full((4, 4), seed - 1.5)), torch.rand(1)))
+        torch.testing.assert_close(outcomes[1], outcomes[0], rtol=0, atol=0)
