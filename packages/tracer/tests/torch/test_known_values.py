@@ -55,12 +55,31 @@ def repeated(x):
     return x[torch.repeat_interleave(torch.tensor([1, 0, 2]))], torch.tensor([0.0, 3.0]).nonzero()
 
 
-@pytest.mark.parametrize("fn", [timesteps, drop_rates, causal, largest, place, crops, repeated])
+def off_diagonal(x):
+    eye = torch.eye(x.size(0), dtype=torch.bool)
+    return x[~eye].view(x.size(0), -1), x[eye]
+
+
+@pytest.mark.parametrize(
+    "fn", [timesteps, drop_rates, causal, largest, place, crops, repeated, off_diagonal]
+)
 def test_constants_are_read_without_a_break(fn):
     assert pieces(fn, X) == (1, 0)
     compiled = compile(fn)
     for x in (X, torch.randn(5, 5), X):
         torch.testing.assert_close(compiled(x), fn(x), rtol=0, atol=0)
+
+
+def test_gradients_of_elements_off_the_diagonal():
+    def loss(x):
+        return off_diagonal(x)[0].logsumexp(1).sum()
+
+    grads = []
+    for run in (loss, compile(loss)):
+        x = X.clone().requires_grad_()
+        run(x).backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(grads[1], grads[0])
 
 
 def empty(x):

@@ -171,10 +171,15 @@ class TensorValue(Value):
         if tx.graph.mapped and isinstance(key, TensorValue) and _is_single_index(key.fake):
             # Outside of ``torch.vmap`` such an index is a number, which only the data determines.
             return tx.graph.call_function(torch.ops.aten.index.Tensor, (self, [key]))
+        if isinstance(key, TensorValue) and key.fake.dtype is torch.bool:
+            items: Value | None = _masked_items().load(tx, self, key)
+            if items is not None:
+                return items
         return tx.graph.call_function(operator.getitem, (self, key))
 
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
-        call_tensor_method(tx, self, "__setitem__", [key, value], {})
+        if not _masked_items().store(tx, self, key, value):
+            call_tensor_method(tx, self, "__setitem__", [key, value], {})
 
     def plain_setitem(self, tx: Trace, key: Value, value: Value) -> None:
         """Set an item; neither index nor value hold a tensor of a subclass."""
@@ -353,6 +358,12 @@ def _overrides() -> ModuleType:
     from torchsmith_tracer._src.values import overrides
 
     return overrides
+
+
+def _masked_items() -> ModuleType:
+    from torchsmith_tracer._src.values import masked_items
+
+    return masked_items
 
 
 def _watched(tx: Trace) -> bool:
