@@ -24,6 +24,25 @@ def test_05_automatic_dynamic(capture):
     assert run(lambda a: a + 1, [ones(k, 4) for k in (3, 5, 9)], capture) == 2
 
 
+def test_the_version_of_one_size_is_tried_first():
+    ran = []
+
+    def backend(gm, inputs):
+        number = len({*ran})
+        ran.append(number)
+
+        def graph(*args):
+            ran.append(number)
+            return gm(*args)
+
+        return graph
+
+    fn = torchsmith_tracer.compile(lambda x: x * x.shape[0], backend=backend)
+    for n in (8, 3, 5, 8, 4):
+        torch.testing.assert_close(fn(ones(n)), ones(n) * n)
+    assert ran == [0, 0, 1, 1, 1, 0, 1]
+
+
 def test_06_rank_change(capture):
     inputs = [ones(3), ones(3, 4), ones(5, 6)]
     assert run(lambda a: a + 1, inputs, capture) == 2

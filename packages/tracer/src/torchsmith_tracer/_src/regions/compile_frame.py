@@ -129,7 +129,8 @@ def _compile_frame(
     visited = trace.visited = {} if detailed else None
     try:
         body, checker = _compile(trace, record, fn, flat, report)
-        locks = locks_of(trace)
+        locks, env = locks_of(trace), trace.graph.shape_env
+        symbolic = env is not None and env.has_symbols
     finally:
         trace.graph.restore_state()
         trace.close()
@@ -155,7 +156,7 @@ def _compile_frame(
         report.details = FrameDetails(lines, checker, body and body.compiled)
     record.region.log.frames.append(report)
     _print_stages(record, report)
-    return Entry(number, checker, run, report)
+    return Entry(number, checker, run, report, symbolic=symbolic)
 
 
 def _compile(

@@ -57,6 +57,7 @@ class Entry:
         body: what runs on a hit.
         report: what was captured, for ``explain``.
         edge: a size that varies is 0 or 1 here.
+        symbolic: it is for several sizes.
     """
 
     number: int
@@ -64,6 +65,13 @@ class Entry:
     body: Function
     report: FrameReport
     edge: bool = False
+    symbolic: bool = False
+
+
+def _generality(entry: Entry) -> int:
+    """The faster versions are those of one size, and then those of one length, and stand first."""
+    broke = entry.report.break_
+    return 2 if broke is not None and broke.name == "varying-length" else entry.symbolic
 
 
 @dataclass(eq=False)
@@ -358,11 +366,7 @@ class CodeRecord:
             if not fits:
                 self._repair(entry, fn, args)
             entry.body = frames.ranged(told, entry.body)
-            broke = entry.report.break_
-            if broke is not None and broke.name == "varying-length":
-                self._install([*self.entries, entry])  # after those of one length, which are faster
-            else:
-                self._install([entry, *self.entries])
+            self._install(sorted([entry, *self.entries], key=_generality))
             frames.finish(told, self, entry)
         return entry
 
