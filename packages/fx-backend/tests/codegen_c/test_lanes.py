@@ -68,6 +68,18 @@ def test_lanes_do_not_step_far_along_an_axis_of_unknown_length():
     assert not any("i0 = low + l" in body for body in bodies)
 
 
+@pytest.mark.parametrize(("count", "length"), [(10, 4), (5, 3), (20, 2)])
+def test_a_few_short_rows_fill_vectors_across_the_batch(count, length):
+    loops = vector_loops(lambda x: (x - x[:, :1]).exp().sum(-1), torch.randn(256, count, length))
+    assert {axis for axis, body in loops if "ts_exp" in body} == {"l"}
+    assert all("i0 = low + l" in body for _, body in loops)
+
+
+def test_whole_vectors_of_a_row_are_read_along_it():
+    loops = vector_loops(lambda x: (x - x[:, :1]).exp().sum(-1), torch.randn(256, 16, 8))
+    assert [axis for axis, body in loops if "ts_exp" in body] == ["i2"]
+
+
 @pytest.mark.parametrize("size", [24, 40])
 def test_lanes_share_what_is_the_same_for_all_of_them(size):
     """One step of a linear chain: scores of the states, and of the ways between them."""

@@ -112,27 +112,34 @@ def _outer_lane(facts: Facts) -> int | None:
     reduce_lane = facts.best_lane(list(facts.reduce_axes), accesses)
     outer_lane = facts.best_lane(list(facts.outer_axes), accesses)
     length = static(reduce_points(facts))
-    size = static(kernel.ranges[outer_lane])
-    if size is not None and size < 8:
-        return None
     needed = [one.needed for one in plan_passes(facts, buffers=False)]
     uses = {p: sum(p in n for n in needed) for p in accesses}
     along = _contiguous(facts, uses, reduce_lane)
     across = _contiguous(facts, uses, outer_lane)
-    if across > along:
-        return outer_lane
-    # What is the same for all lanes is read once; along the other axis it would be gathered.
-    if across == along and not _keeps_dear_values(facts):
-        cost = {
-            axis: sum(facts.access_cost(p, axis) for p in accesses)
-            for axis in (outer_lane, reduce_lane)
-        }
-        if 2 * cost[outer_lane] < cost[reduce_lane]:
+    if _holds(kernel, outer_lane, 8):
+        if across > along:
             return outer_lane
+        # What is the same for all lanes is read once; along the other axis it would be gathered.
+        if across == along and not _keeps_dear_values(facts):
+            cost = {
+                axis: sum(facts.access_cost(p, axis) for p in accesses)
+                for axis in (outer_lane, reduce_lane)
+            }
+            if 2 * cost[outer_lane] < cost[reduce_lane]:
+                return outer_lane
     # Short rows leave most of a vector empty; many of them fill it across.
-    if length is not None and length < 16 and (size is None or size >= 32):
+    if length is None or length >= 16:
+        return None
+    if _holds(kernel, outer_lane, 32):
         return outer_lane
-    return None
+    many = [a for a in facts.outer_axes if _holds(kernel, a, 32) and not facts.interleaves(a)]
+    return facts.best_lane(many, accesses) if many and length % 8 else None
+
+
+def _holds(kernel: Kernel, axis: int, count: int) -> bool:
+    """Whether an axis has that many points, as far as is known."""
+    size = static(kernel.ranges[axis])
+    return size is None or size >= count
 
 
 def _keeps_dear_values(facts: Facts) -> bool:
