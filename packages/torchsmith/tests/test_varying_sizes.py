@@ -129,3 +129,19 @@ def test_extremes_of_varying_numbers():
         found = of(x, values)
         torch.testing.assert_close(found, eager, equal_nan=True)
         assert type(found[1]) is type(eager[1])
+
+
+def test_an_axis_that_is_cut_into_varying_parts():
+    """As a series is folded by its period; one kernel for all of them."""
+
+    def fn(x, period):
+        cut = x.reshape(x.shape[0], x.shape[1] // period, period, x.shape[2])
+        return (cut.permute(0, 3, 1, 2) * 2 + 1).sin()
+
+    compiled = torchsmith.compile(fn)
+    torchsmith.clear_metrics()
+    x = torch.randn(4, 96, 24)
+    for period in (8, 12, 6, 24, 32, 2):
+        torch.testing.assert_close(compiled(x, period), fn(x, period))
+    fixed, varying = torchsmith.metrics().graphs
+    assert len(fixed.kernels) == len(varying.kernels) == 1

@@ -81,12 +81,12 @@ class Info:
     def dense(self) -> bool:
         """Whether the strides are a permutation of contiguous ones, with no gap or overlap."""
         dims = [
-            (estimate(stride), size, stride)
-            for size, stride in zip(self.shape, self.stride)
+            (step, count, size, stride)
+            for step, count, size, stride in zip(*self._numbers(), self.shape, self.stride)
             if size != const(1)
         ]
         expected: Index = const(1)
-        for _, size, stride in sorted(dims, key=lambda d: (d[0], estimate(d[1]))):
+        for _, _, size, stride in sorted(dims, key=lambda d: d[:2]):
             if stride != expected:
                 return False
             expected = mul(expected, size)
@@ -94,7 +94,15 @@ class Info:
 
     def overlapping(self) -> bool:
         """Whether several elements may share one place; an estimate where sizes are symbolic."""
-        return overlapping(zip(map(estimate, self.stride), map(estimate, self.shape)))
+        return overlapping(zip(*self._numbers()))
+
+    def _numbers(self) -> tuple[list[int], list[int]]:
+        """Strides and sizes, with symbols at one size at which there are elements, if there is."""
+        for typical in (TYPICAL_SIZE, TYPICAL_SIZE >> 4, 8, 2):  # 96 // n is zero at most of them
+            counts = [estimate(n, typical) for n in self.shape]
+            if all(counts):
+                break
+        return [estimate(n, typical) for n in self.stride], counts
 
 
 def overlapping(axes: Iterable[tuple[int, int]]) -> bool:
@@ -108,11 +116,11 @@ def overlapping(axes: Iterable[tuple[int, int]]) -> bool:
     return False
 
 
-def estimate(x: Index) -> int:
+def estimate(x: Index, typical: int = TYPICAL_SIZE) -> int:
     """The value of a size expression, with every symbol at a typical size."""
     if type(x) is Const:
         return x.value
-    for size in (TYPICAL_SIZE, TYPICAL_SIZE << 12, TYPICAL_SIZE << 24):
+    for size in (typical, TYPICAL_SIZE << 12, TYPICAL_SIZE << 24):
         with contextlib.suppress(ZeroDivisionError):  # some divisors are zero at smaller sizes
             return int(evaluate(x, (), dict.fromkeys(symbols(x), size)))
     return TYPICAL_SIZE
