@@ -69,6 +69,8 @@ def test_integers(dtype):
     fused(lambda x: x.amax(1), x)
     fused(lambda x: x.any(1), x)
     fused(lambda x: x.all(1), x)
+    fused(lambda x: torch._is_all_true(x > 0), x)  # as distributions check their arguments
+    fused(lambda x: torch._is_any_true(x > 0), x)
     fused(lambda x: x.sum(-1, dtype=torch.float32), x)
 
 

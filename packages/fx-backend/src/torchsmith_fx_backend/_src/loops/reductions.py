@@ -76,6 +76,8 @@ def _boolean(op: ReduceOp, packet: object) -> None:
 
 _boolean(ReduceOp.ANY, aten.any)
 _boolean(ReduceOp.ALL, aten.all)
+_boolean(ReduceOp.ANY, aten._is_any_true)
+_boolean(ReduceOp.ALL, aten._is_all_true)
 
 
 def _mean_of(p: Point, x: Value) -> Value:
