@@ -31,11 +31,6 @@ def _sum(m: Mode, x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
     return m.call(aten.sum.dim_IntList, x, axes(x, None), False, dtype=dtype)
 
 
-@rule(aten._is_all_true.default)
-def _is_all_true(m: Mode, x: Tensor) -> Any:
-    return m.call(aten.all.default, x)
-
-
 @rule(aten.dot.default, aten.vdot.default)
 def _dot(m: Mode, x: Tensor, y: Tensor) -> Any:
     """On a GPU, where the library takes two launches."""
