@@ -66,3 +66,17 @@ def test_weights_of_a_norm_of_their_own(dim):
     g, v = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
     source = compared(lambda g, v: torch._weight_norm(v, g, dim), g.detach(), v.detach())
     assert "weight_norm(" not in source
+
+
+def test_a_loop_that_writes_hundreds_of_columns():
+    """A point would ask for each column whether it is one of it, as deep as they are many."""
+
+    def filled_in_turn(x):
+        out, row = torch.zeros(3, 400), x
+        for i in range(400):
+            out[:, i] = row.amax(1)
+            row = row * 0.99 + i
+        return out
+
+    source = compared(filled_in_turn, torch.rand(3, 5), rtol=1e-5, atol=1e-4)
+    assert "kernel_0(" in source

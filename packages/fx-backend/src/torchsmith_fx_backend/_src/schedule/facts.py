@@ -67,6 +67,7 @@ MOVED_COST = 40  # the same for a node whose one reader moves its elements
 JOINED_COST = 160  # the same for all pieces of a concatenation, on FAST devices
 FEW_PARTS, MANY_PARTS = 8, 48  # of a concatenation: cost nothing, and need too many registers
 PADDED_COST = 400  # the same where it does so only to leave a little room at an end
+DEEPEST = 80  # what a reader computes of a chain of parts put into one tensor, one by one
 WINDOW_COST = 27  # the same for all that windows do again of a node which several of them read
 SMALL_COST = 16  # the same for a node that is small beside its readers ...
 MUCH_LARGER = 8  # ... by this factor
@@ -512,6 +513,8 @@ class Facts:
                 beside = MUCH_LARGER * estimate(self.info(arg).numel) <= size
                 cost += 0 if beside and node.target not in JOINED else self._cost[arg]
                 leaves.update(self._leaves[arg])
+        if rule.moves and node.target not in JOINED and cost > DEEPEST:
+            self.materialised.add(node)
         if cost * self._windows_over(node) > WINDOW_COST:
             return
         cheap = rule.creation
