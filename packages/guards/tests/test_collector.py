@@ -48,17 +48,19 @@ def test_a_pause_lasts_until_the_last_thread_has_left_it(enabled: bool) -> None:
     assert gc.isenabled() is enabled
 
 
-def test_settling_frees_young_cycles_unless_collections_are_off(enabled: bool) -> None:
+def test_a_compile_frees_young_cycles_at_its_end_unless_collections_are_off(enabled: bool) -> None:
     class Cycle:
         def __init__(self) -> None:
             self.own = self
 
-    with collector.paused():
+    with collector.compiling():
         gone = weakref.ref(Cycle())
-        collector.settle()
+        with collector.compiling(), collector.paused():
+            assert not gc.isenabled()
         assert gone() is not None, "a pause lasts"
-    collector.settle()
+        assert not gc.isenabled()
     assert (gone() is None) is enabled
+    assert gc.isenabled() is enabled
 
 
 PAUSE = sys.modules[type(collector).__module__].__file__

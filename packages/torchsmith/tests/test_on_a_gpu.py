@@ -88,8 +88,8 @@ def test_what_cannot_be_recorded_is_counted_and_says_why():
 
 
 def sampled(x, index):
-    normal = torch.distributions.Normal(x, x.abs() + 0.5)
-    classes = torch.distributions.Categorical(logits=x)
+    normal = torch.distributions.Normal(x, x.abs() + 0.5, validate_args=True)
+    classes = torch.distributions.Categorical(logits=x, validate_args=True)
     chosen = classes.log_prob(index)
     return normal.log_prob(x * 2).sum(1) + chosen + normal.entropy().mean()
 

@@ -3,7 +3,7 @@
 import operator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torchsmith_guards._src.shapes import expr as ex
 from torchsmith_guards._src.shapes import nodes
@@ -120,6 +120,7 @@ def test_comparison(op, left, right, values):
 
 @settings(max_examples=200, deadline=None)
 @given(TREES, VALUES)
+@example(("//", "s0", ("*", "s0", -2)), {"s0": 2, "s1": 2, "u0": 0, "i0": 0, "p0": -1})
 def test_substitution_of_values_gives_a_literal(tree, values):
     pair = both(tree, values)
     if pair is None:

@@ -40,8 +40,8 @@ def before_a_write(x, index, state):
 
 
 def of_distributions(x, index, state):
-    normal = Normal(x, x)
-    return normal.log_prob(x * 2).sum() + Categorical(x).entropy()
+    normal = Normal(x, x, validate_args=True)  # torch.compile switches that off for a process
+    return normal.log_prob(x * 2).sum() + Categorical(x, validate_args=True).entropy()
 
 
 def in_a_body(x, index, state):

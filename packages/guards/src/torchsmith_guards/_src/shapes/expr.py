@@ -125,8 +125,8 @@ def floordiv(num: SymExpr, den: SymExpr) -> SymExpr:
         if whole:
             return add(_from_poly(whole), floordiv(_from_poly(rest), den))
         num, den = _cancel(num, den)
-        if isinstance(den, Const) and den.value == 1:
-            return num
+        if isinstance(den, Const) and (den.value < 2 or isinstance(num, Const)):
+            return floordiv(num, den)
     if num.lo >= 0 and _surely_less(num, den):
         return const(0)
     if isinstance(num, FloorDiv) and num.den.lo > 0 and den.lo > 0:

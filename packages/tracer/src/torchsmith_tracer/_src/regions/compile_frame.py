@@ -24,6 +24,7 @@ from torchsmith_guards import (
     GuardKind,
     GuardSet,
     LocalSource,
+    collector,
 )
 from torchsmith_guards.records import recorder
 
@@ -190,7 +191,7 @@ def _compile(
         record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
     trace.graph.restore_state()
     try:
-        with recorder.phase("guards"):
+        with recorder.phase("guards"), collector.paused():
             return body, _compile_guards(trace, record, fn)
     except TracerError:
         raise
@@ -218,7 +219,7 @@ def _trace_and_generate(
 ) -> Body:
     region = record.region
     ambient = AmbientState()
-    with recorder.phase("trace"), unwarned():
+    with recorder.phase("trace"), unwarned(), collector.paused():
         result = _interpret(trace, record, fn, flat)
         trace.builder.guard_memory()
     ambient.keep(switch.put for switch in trace.graph.turned)

@@ -6,6 +6,7 @@ automatic dynamic shapes, and the lock that is taken on a miss and never on a hi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -356,7 +357,9 @@ class CodeRecord:
         number = self._next
         self._next += 1
         record = frames.new_frame(self, number, flat, reasons)
-        with deferred(), recorder.frame(record) as told, collector.compiling():
+        ours = getattr(self.region.backend.fn, "native_nodes", False)  # others run as ever
+        paused = collector.compiling() if ours else contextlib.nullcontext()
+        with deferred(), recorder.frame(record) as told, paused:
             self.frame_state.begin()
             entry, fits = self._attempt(fn, flat, args, number, told)
             if not fits:  # what was read has changed: operators import modules on first use
