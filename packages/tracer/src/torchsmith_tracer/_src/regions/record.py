@@ -406,7 +406,8 @@ class CodeRecord:
     def _note_recompile(
         self, flat: tuple[object, ...], args: tuple[object, ...]
     ) -> list[RecompileReason]:
-        found = [(e, f) for e in self.entries for f in e.checker.explain(*args, first=True)]
+        latest = sorted(self.entries, key=lambda e: -e.number)
+        found = [(e, f) for e in latest for f in e.checker.explain(*args, first=True)]
         version = f"{self.frame_number}/{{}}".format
         reasons = [frames.reason(f, self.code, flat, version(e.number)) for e, f in found]
         texts = [failure.told(r.line) for (_, failure), r in zip(found, reasons, strict=True)]

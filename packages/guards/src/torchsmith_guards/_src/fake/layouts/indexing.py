@@ -53,7 +53,7 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Layout:
         others = (pair for i, pair in enumerate(zip(tensor.shape, first.shape)) if i != axis)
         unsure_if(not all(same(n, wanted) for n, wanted in others))
         unsure_if(rank == 1 and same(tensor.shape[0], 0))
-        unsure_if(rank == 5 and not is_contiguous(tensor))
+        unsure_if(rank == 5 and is_channels_last(tensor, 5) is not False)
         total = total + tensor.shape[axis]
     size: list[Any] = list(first.shape)
     size[axis] = total
