@@ -71,6 +71,8 @@ F.cosine_similarity({x}, {x}.flip(0) + 1, {dim})
 torch.addcmul({x}, {x}, {x}, value=0.5)
 torch.addcdiv({x}, {x}, {x} + 9)
 torch.lerp({x}, {x} * 2, 0.25)
+torch.logaddexp({x}, {x}.flip(0))
+torch.logaddexp2({x} * 2, {x})
 """
 CHOSEN = """
 {x}.contiguous().median({dim})[0]
@@ -98,6 +100,9 @@ torch.take({x}, torch.tensor([[0], [-1]]))
 {x}.clone().unsqueeze_({dim})
 {x}.clone().transpose_(0, {dim})
 torch.cat([{x}.flatten(), {x}.new_zeros(0)])
+torch.cat([{x}] * 3, {dim})
+torch.stack([{x}] * 2, {dim})
+{x}.clone().fill_({x}.flatten()[0])
 torch.block_diag({x}[:1].flatten(), {x}[:1].flatten())
 """
 MADE_COMPLEX = """

@@ -29,6 +29,31 @@ def resample(d: Any, x: str) -> str | None:
     return f"F.interpolate({x}, scale_factor=2, mode='bilinear'{corners})"
 
 
+def patches(d: Any, x: str) -> str | None:
+    """The patches of pictures, beside each other."""
+    t = d.values[x]
+    if t.dim() not in (3, 4) or min(t.shape[-2:]) < 3 or not t.dtype.is_floating_point:
+        return None
+    size, apart, pad, step = d.rng.choice(
+        ((2, 1, 0, 2), (3, 1, 1, 1), ((1, 2), 2, 1, 1), ((2, 3), 1, (1, 0), (2, 1)), (1, 1, 0, 1))
+    )
+    return f"F.unfold({x}, {size}, {apart}, {pad}, {step})"
+
+
+def rows(d: Any, x: str) -> str | None:
+    """A convolution of each row with weights of its own, made of the first rows."""
+    t = d.values[x]
+    if t.dim() != 3 or 0 in t.shape or t.dtype not in d.floats:
+        return None
+    taps = d.rng.randint(1, min(3, t.shape[2]))
+    pad, apart, step = d.rng.choice(((0, 1, 1), (2, 1, 1), (3, 2, 2), (1, 1, 3)))
+    if t.shape[2] + 2 * pad <= apart * (taps - 1):
+        return None
+    bias = d.rng.choice(("None", f"{x}[0, :, 0]"))
+    given = f"{step}, {pad}, {apart}, groups={t.shape[1]}"
+    return f"F.conv1d({x}, {x}[0, :, None, :{taps}], {bias}, {given})"
+
+
 def loss(d: Any, x: str) -> str | None:
     """A cross-entropy."""
     t = d.values[x]
