@@ -104,10 +104,10 @@ def _unbind(m: Mode, x: Tensor, dim: int = 0) -> Any:
 def _cat(m: Mode, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     """One tensor several times: a kernel need not ask which of them an element is from."""
     x = tensors[0]
-    found = layout_of(aten.cat.default, (tensors, dim))
-    if len(tensors) < 2 or any(t is not x for t in tensors) or not isinstance(found, tuple):
+    if len(tensors) < 2 or any(t is not x for t in tensors) or not x.dim() or holds(x.shape, 0):
         return NotImplemented
-    if not x.dim() or holds(x.shape, 0):
+    found = layout_of(aten.cat.default, (tensors, dim))
+    if not isinstance(found, tuple):
         return NotImplemented
     times = [1] * x.dim()
     times[dim] = len(tensors)
