@@ -49,6 +49,16 @@ def _few_taps(node: fx.Node) -> bool:
     return 0 < high * wide <= MOST_TAPS
 
 
+def _within(p: Point, *places: tuple[Index, Index]) -> list[Value]:
+    """What tells whether places lie within their sizes; nothing where they are known to."""
+    tests: list[Value] = []
+    for place, size in places:
+        if not ix.in_range(place, size, p.body.sizes):
+            number = p.body.index_value(place)
+            tests += [number >= 0, number < p.body.index_value(size)]
+    return tests
+
+
 def _taps(
     p: Point, source: fx.Node, padding: tuple[int, int], dilation: tuple[int, int]
 ) -> Iterator[tuple[Value | None, Index, Index, Callable[[], Value]]]:
@@ -65,18 +75,22 @@ def _taps(
                 ix.add(start, ix.const(step * by))
                 for start, step, by in zip(starts, (i, j), dilation)
             )
-            tests: list[Value] = []
-            for place, size in ((y, sizes[0]), (x, sizes[1])):
-                if not ix.in_range(place, size, p.body.sizes):
-                    number = p.body.index_value(place)
-                    tests += [number >= 0, number < p.body.index_value(size)]
+            tests = _within(p, (y, sizes[0]), (x, sizes[1]))
             mask = functools.reduce(operator.and_, tests) if tests else None
             at = (*p.at[:-2], y, x)
             yield mask, y, x, lambda at=at: p.at_of(source, at)  # type: ignore[misc]
 
 
+def _or_zero(p: Point, tests: Sequence[Value], read: Callable[[], Value]) -> Value:
+    """``read()`` where all tests are true, and zero elsewhere."""
+    if not tests:
+        return read()
+    mask = functools.reduce(operator.and_, tests)
+    return mask.where(p.body.masked(mask, read), 0)
+
+
 def _known_patches(node: fx.Node) -> bool:
-    """Whether the image has known sizes; on a CPU, aten moves whole rows of it at once."""
+    """Whether the image has known sizes, and the patches have."""
     image = argument(node, 0, "self").meta["val"]
     numbers = (*image.shape[-2:], *(n for k in range(1, 5) for n in node.args[k]))  # type: ignore[union-attr]
     return all(type(n) is int for n in numbers)
@@ -95,18 +109,12 @@ def patches(p: Point) -> Value:
     tap = ix.mod(row, taps, ranges)
     firsts = ix.floordiv(column, wide, ranges), ix.mod(column, wide, ranges)
     steps = ix.floordiv(tap, across, ranges), ix.mod(tap, across, ranges)
-    at, tests = [*outer, ix.floordiv(row, taps, ranges)], list[Value]()
-    for d, (first, step, size) in enumerate(zip(firsts, steps, sizes)):
+    places = []
+    for d, (first, step) in enumerate(zip(firsts, steps)):
         start = ix.sub(ix.mul(first, ix.const(stride[d])), ix.const(padding[d]))
-        place = ix.add(start, ix.mul(step, ix.const(dilation[d])))
-        at.append(place)
-        if not ix.in_range(place, size, ranges):
-            number = p.body.index_value(place)
-            tests += [number >= 0, number < p.body.index_value(size)]
-    if not tests:
-        return p.at_of(source, tuple(at))
-    mask = functools.reduce(operator.and_, tests)
-    return mask.where(p.body.masked(mask, lambda: p.at_of(source, tuple(at))), 0)
+        places.append(ix.add(start, ix.mul(step, ix.const(dilation[d]))))
+    at = (*outer, ix.floordiv(row, taps, ranges), *places)
+    return _or_zero(p, _within(p, *zip(places, sizes)), lambda: p.at_of(source, at))
 
 
 def _max_pool(p: Point) -> Sequence[Value]:
@@ -177,18 +185,13 @@ def _each_channel_alone(node: fx.Node) -> bool:
 def convolution_of_rows(p: Point) -> Value:
     source, weight, bias = p.operand(), p.operand(1), p.arg(2, "bias")
     (by,), (before,), (apart,) = (argument(p.node, k, "") for k in (3, 4, 5))
-    size, ranges = p.body.graph.info(source).shape[-1], p.body.sizes
+    size = p.body.graph.info(source).shape[-1]
     *row, x = p.at
     total = p.at_of(bias, (row[-1],)) if isinstance(bias, fx.Node) else None
     for tap in range(weight.meta["val"].shape[2]):
         place = ix.add(ix.mul(x, ix.const(by)), ix.const(tap * apart - before))
         read = functools.partial(p.at_of, source, (*row, place))
-        if ix.in_range(place, size, ranges):
-            value = read()
-        else:
-            number = p.body.index_value(place)
-            inside = (number >= 0) & (number < p.body.index_value(size))
-            value = inside.where(p.body.masked(inside, read), 0)
+        value = _or_zero(p, _within(p, (place, size)), read)
         product = value * p.at_of(weight, (row[-1], ix.ZERO, ix.const(tap)))
         total = product if total is None else total + product
     assert total is not None

@@ -68,7 +68,8 @@ def _sliced(
 ) -> Strided:
     """Where a slice lies."""
     size, stride, offset = strided
-    taken = range(*slice(start, end, step).indices(size[dim]))
-    size = [len(taken) if d == dim % len(size) else n for d, n in enumerate(size)]
-    moved = offset + taken.start * stride[dim]
-    return size, [n * step if d == dim % len(size) else n for d, n in enumerate(stride)], moved
+    axis = dim % len(size)
+    taken = range(*slice(start, end, step).indices(size[axis]))
+    moved = offset + taken.start * stride[axis]
+    counts = [len(taken) if d == axis else n for d, n in enumerate(size)]
+    return counts, [n * step if d == axis else n for d, n in enumerate(stride)], moved

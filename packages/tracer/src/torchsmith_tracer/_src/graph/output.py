@@ -422,10 +422,14 @@ class OutputGraph:
         self.attributes.update((source, None) for source in sources if source is not None)
         self.log.append(lambda: setattr(self, "attributes", before))
 
+    def _operation(self, target: Callable[..., object] | str) -> Operation:
+        known = self._operations.get(target)
+        if known is None:
+            known = self._operations[target] = Operation.of(target)
+        return known
+
     def _note_risk(self, target: Callable[..., object] | str, node: fx.Node) -> None:
-        operation = self._operations.get(target)
-        if operation is None:
-            operation = self._operations[target] = Operation.of(target)
+        operation = self._operation(target)
         if not self.draws and draws(operation):
             self.draws = True
             self.log.append(lambda: setattr(self, "draws", False))
@@ -512,7 +516,7 @@ class OutputGraph:
         """Whether a call may fail for want of a check, or writes what it is given."""
         nodes: list[fx.Node] = []
         map_nodes(given, nodes.append)
-        operation = Operation.of(target)
+        operation = self._operation(target)
         written = in_place(target) or "out" in given[-1]  # type: ignore[operator]
         return written or not operation.own or relies_on_data(operation.name, len(nodes))
 

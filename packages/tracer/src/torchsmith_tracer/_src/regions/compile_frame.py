@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -89,6 +89,7 @@ def compile_frame(
         InternalTracerError: our bug, under ``fullgraph=True``.
     """
     says_compiling = True
+    before: dict[str, Hashable] = {}  # what was known of numbers that are inputs now
     with record.region.tracing(), unseen():
         while True:
             try:
@@ -100,12 +101,12 @@ def compile_frame(
             except LocksTaken:
                 record.takes_locks = False
             except NumbersChange as change:
-                record.constants = change.before
+                before = change.before
             except FullGraphError:
-                if not record.constants:
+                if not before:
                     raise
-                record.frame_state.scalars.update(record.constants)
-                record.constants = None  # that fails, too, when it is called again
+                record.frame_state.scalars.update(before)  # the next call may never come
+                record.keeps_numbers, before = True, {}
 
 
 def _compile_frame(
@@ -230,8 +231,7 @@ def _trace_and_generate(
         raise LocksTaken
     undoes = [*undone(trace.guards, trace.journal)]
     varying = [g.source for g in undoes if g.why == UNCHANGED_NUMBER]
-    before = None if record.constants is None else record.frame_state.vary(varying)
-    if before:
+    if not record.keeps_numbers and (before := record.frame_state.vary(varying)):
         del result
         raise NumbersChange(before)
     if not isinstance(result, BreakAt):

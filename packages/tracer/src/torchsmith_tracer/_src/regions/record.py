@@ -13,7 +13,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +86,8 @@ class CodeRecord:
         resume: how the code was made, for resume functions.
         calls_modules: the code is what calling a module runs, as long as its class says so.
         takes_locks: whether compiled bodies run while locks are held; else these are left native.
-        constants: numbers that traced code changes and that are inputs therefore, as they were
-            known before; None where a whole graph needs them to be constants.
+        keeps_numbers: numbers that traced code changes are constants until the next call, since a
+            whole graph needs them to be.
         keep_history: whether traces keep the autograd history of all tensors; code that names a
             backward pass is expected to need it, other code is traced again when it does.
     """
@@ -106,7 +106,7 @@ class CodeRecord:
         self.labels = safe_names(self.signature.names)
         self.pass_function = bool(self.code.co_freevars)
         self.takes_locks = True
-        self.constants: dict[str, Hashable] | None = {}
+        self.keeps_numbers = False
         self.keep_history = not _LOOKS_BACK.isdisjoint(self.code.co_names)
         self._dispatchers: weakref.WeakKeyDictionary[types.FunctionType, Form] = (
             weakref.WeakKeyDictionary()

@@ -27,7 +27,7 @@ _ITEMS = object()
 
 
 class MaskedItems(Value):
-    """``dense[mask]``, on its way to where ``stored_in`` found that it is stored."""
+    """``dense[mask]``, on its way to where ``_is_stored`` found that it goes."""
 
     __slots__ = ("dense", "mask")
     cls = torch.Tensor

@@ -105,15 +105,11 @@ def _layer_norm_parts(
 
 @rule(aten._weight_norm_interface.default)
 def _weight_norm(m: Mode, v: Tensor, g: Tensor, dim: int = 0) -> Any:
-    if (
-        v.dtype not in (torch.float32, torch.float64)
-        or g.dtype != v.dtype
-        or dim not in (0, v.dim() - 1)
-    ):
+    wide = v.dtype in (torch.float32, torch.float64) and g.dtype == v.dtype
+    if not wide or dim not in (0, v.dim() - 1):
         return NotImplemented
-    norms = m.call(
-        aten.sqrt.default, total(m, mul(m, v, v), [d for d in range(v.dim()) if d != dim])
-    )
+    others = [d for d in range(v.dim()) if d != dim]
+    norms = m.call(aten.sqrt.default, total(m, mul(m, v, v), others))
     return mul(m, v, div(m, g, norms)), norms
 
 

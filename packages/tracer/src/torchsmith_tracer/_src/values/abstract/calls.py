@@ -272,9 +272,8 @@ class Calls(Part):
         opaque = base is receiver and isinstance(receiver, ObjectValue) and not general
         texts = name in ("__repr__", "__str__") and not args
         if texts and isinstance(base, EnumValue) and owner is not None and not general:
-            return self.interp.fold(
-                getattr(owner, name), base.value
-            )  # not what the member's class says
+            # Not what the member's class says.
+            return self.interp.fold(getattr(owner, name), base.value)
         if not opaque and not kwargs:
             result = call_slot(tx, name, receiver if general else base, list(args))
             if result is not None:
