@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from samples import Body, f32, row_major
@@ -12,7 +14,7 @@ from torchsmith_fx_backend._src.codegen.triton.config import (
     can_split,
     choose,
 )
-from torchsmith_fx_backend._src.loops.index import add, const, mul, var
+from torchsmith_fx_backend._src.loops.index import Sym, add, const, floordiv, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
 
 
@@ -49,6 +51,20 @@ def column_sum(rows: int, cols: int) -> Kernel:
 )  # fmt: skip
 def test_schedules(kernel: Kernel, schedule: Schedule) -> None:
     assert choose(kernel, {"s0": 4096, "s1": 1024}).schedule is schedule
+
+
+@pytest.mark.parametrize("outer", [True, False])
+def test_sizes_that_have_points_at_few_values_only(outer: bool) -> None:
+    """``96 // (96 // n)`` is a division by zero at what an unknown size is taken to be."""
+    size = floordiv(const(96), floordiv(const(96), Sym("s0")))
+    body = Body()
+    index = add(mul(size, var(0)), var(1))
+    body.store(1, var(0), body.reduce(ReduceOp.SUM, body.load(0, index)))
+    extents = [floordiv(const(96), Sym("s0")), size][:: 1 if outer else -1]
+    kernel = body.kernel(["s0", "s0"], 1, symbols=["s0"])
+    for ranges in (tuple(extents), (const(0), Sym("s0"))):
+        config = choose(replace(kernel, ranges=ranges))
+        assert config.x_block and config.r_block
 
 
 def test_powers_of_two_and_bounded_tiles() -> None:

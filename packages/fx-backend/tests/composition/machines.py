@@ -125,6 +125,7 @@ class Triton(Interpreted):
         from torchsmith_fx_backend._src.codegen.triton.config import choose
         from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 
+        generate(kernel, choose(kernel))  # as for a GPU, where no size is told
         config = choose(kernel, {name: int(value) for name, value in symbols.items()})
         source = generate(kernel, config)
         namespace = self._texts.get(source.text)

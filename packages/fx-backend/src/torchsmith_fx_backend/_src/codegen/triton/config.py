@@ -8,6 +8,7 @@ the chip. Nothing in it is measured per kernel; a different ``Config`` changes s
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -23,7 +24,8 @@ from torchsmith_fx_backend._src.loops.meeting import meeting_stores, owned_axes
 from torchsmith_fx_backend._src.loops.verify import full_values, reduce_levels, walks_again
 
 PERSISTENT_LIMIT = 16384  # longest row, in elements, that one program holds in registers
-DEFAULT_HINT = 1024  # assumed size of a symbol that nobody gave a hint for
+# Assumed sizes of symbols that nobody gave a hint for, the first at which there are points.
+DEFAULT_HINTS = (1024, 64, 8, 2, 1 << 24)
 ACCUMULATED = 96  # accumulators that a thread has registers for
 SMALL_SHARE = 8  # what spans less than the largest tensor by this factor is small
 SM_COUNT = 132  # H100 and H200; used where no device was asked
@@ -101,7 +103,12 @@ def fill_hints(kernel: Kernel, hints: Mapping[str, int]) -> dict[str, int]:
     names: set[str] = set(kernel.symbols)
     for expression in (*kernel.ranges, *ix.index_expressions(kernel)):
         names |= symbols_of(expression)
-    return {name: hints.get(name, DEFAULT_HINT) for name in names}
+    for default in DEFAULT_HINTS:
+        values = {name: hints.get(name, default) for name in names}
+        with contextlib.suppress(ZeroDivisionError):  # 96 // (96 // n) at more than 96
+            if all(evaluate(extent, (), values) > 0 for extent in kernel.ranges):
+                return values
+    return dict.fromkeys(names, DEFAULT_HINTS[0]) | dict(hints)
 
 
 def choose(

@@ -61,7 +61,7 @@ def step(index: Index, axis: int, values: Mapping[str, int]) -> int | None:
         return None
     try:
         return int(evaluate(stride, (), values))
-    except IndexError:  # another variable multiplies this one
+    except (IndexError, ZeroDivisionError):  # another variable multiplies it; no size fits
         return None
 
 
