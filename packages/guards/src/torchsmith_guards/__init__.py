@@ -13,6 +13,7 @@ from torchsmith_guards._src.fake.layouts.base import (
 )
 from torchsmith_guards._src.fake.layouts.views import resolve_size, view_strides
 from torchsmith_guards._src.fake.mode import FakeMode
+from torchsmith_guards._src.fake.torch_mode import TorchMode
 from torchsmith_guards._src.guards.checker import Checker
 from torchsmith_guards._src.guards.explain import Failure, expectation
 from torchsmith_guards._src.guards.global_state import AutocastState, GlobalState
@@ -118,6 +119,7 @@ __all__ = [
     "Symbol",
     "TensorPropertySource",
     "TensorSpec",
+    "TorchMode",
     "class_dict",
     "class_mro",
     "collector",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torchsmith_guards import deliver, is_interruption, same_sizes
+from torchsmith_guards import TorchMode, deliver, is_interruption, same_sizes
 
 from torchsmith_fx_backend._src.capture.ops import Effect, op_info
 from torchsmith_fx_backend._src.capture.recorder import values_of
@@ -124,7 +124,11 @@ def infer(node: fx.Node) -> Any:
     args, kwargs = values_of((node.args, node.kwargs))
     found = (n.meta.get("val") for n in node.graph.nodes)
     modes = (fake_mode_of(value) for value in found if isinstance(value, torch.Tensor))
-    mode = next(mode for mode in modes if mode is not None)
+    mode: Any = next(mode for mode in modes if mode is not None)
+    if isinstance(mode, TorchMode):
+        known = mode.by_rule(target, args, kwargs)
+        if known is not NotImplemented:
+            return known
     return inferred(mode, lambda: target(*args, **kwargs))
 
 

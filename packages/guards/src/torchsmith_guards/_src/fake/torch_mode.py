@@ -174,6 +174,17 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
             self.fake_tensor_converter.add_constant_storage_mapping(fake)
         return fake
 
+    def by_rule(
+        self, func: OpOverload[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> object:
+        """What a call below autograd returns if a layout rule tells, without entering the mode;
+        else NotImplemented. A call through torch takes three times as long, and lets other threads
+        take the interpreter's lock, which then waits for their next switch."""
+        entry = entry_of(func)
+        if entry is None or entry.effect is Effect.WRITE or not _only_by_keyword(func, *kwargs):
+            return NotImplemented
+        return self._by_rule(entry, args, kwargs)
+
     def _by_rule(self, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """What an operator with a layout rule returns, or NotImplemented."""
         if self._env is not None and self._env.has_unbacked:
@@ -235,6 +246,12 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
 
 def _writes(func: OpOverload[..., Any]) -> bool:
     return bool(func._schema.is_mutable)  # returns its argument, which keeps its identity
+
+
+@functools.cache
+def _only_by_keyword(func: OpOverload[..., Any], *names: str) -> bool:
+    """Whether these arguments have no place; torch hands rules those that have by their place."""
+    return all(a.kwarg_only for a in func._schema.arguments if a.name in names)
 
 
 def _is_literal(x: object) -> bool:
