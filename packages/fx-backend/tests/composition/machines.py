@@ -19,6 +19,7 @@ from torchsmith_fx_backend._src.codegen.wrapper import print_wrapper
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.build import build
 from torchsmith_fx_backend._src.runtime.cache import default_cache
+from torchsmith_fx_backend._src.runtime.gpu import print_kernel
 from torchsmith_fx_backend._src.runtime.launchers import KernelRequest, launcher_for
 from torchsmith_fx_backend._src.schedule.plan import Launch, Plan
 
@@ -106,9 +107,11 @@ class Interpreted(Machine):
 
 
 class Reference(Interpreted):
-    """The reference evaluator: raises where a kernel leaves a tensor or a proof is wrong."""
+    """The reference evaluator: raises where a kernel leaves a tensor or a proof is wrong, or has no
+    text for a GPU, where no size is told."""
 
     def kernel(self, kernel: Kernel, tensors: Sequence[torch.Tensor], symbols: dict) -> None:
+        print_kernel(kernel)
         evaluate(kernel, tensors, symbols)
 
 
@@ -125,7 +128,6 @@ class Triton(Interpreted):
         from torchsmith_fx_backend._src.codegen.triton.config import choose
         from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 
-        generate(kernel, choose(kernel))  # as for a GPU, where no size is told
         config = choose(kernel, {name: int(value) for name, value in symbols.items()})
         source = generate(kernel, config)
         namespace = self._texts.get(source.text)
