@@ -104,6 +104,8 @@ torch.cat([{x}] * 3, {dim})
 torch.stack([{x}] * 2, {dim})
 {x}.clone().fill_({x}.flatten()[0])
 torch.block_diag({x}[:1].flatten(), {x}[:1].flatten())
+{x}.flatten()[: 96 // (96 // (1 + {x}.size({dim}) % 90))]
+{x}.flatten()[:1].expand(24 // {x}.size({dim}), 24 // (24 // (1 + {x}.size(0) % 20))).sum({few} % 2)
 """
 MADE_COMPLEX = """
 torch.complex({x}, {x} * 2)
