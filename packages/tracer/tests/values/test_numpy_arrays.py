@@ -101,6 +101,25 @@ def test_numbers_of_numpy_that_change_share_one_compile(capture):
     assert type(compiled(np.float64(1), np.float64(7.0))) is np.float64
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8"])
+def test_arrays_are_indices_of_tensors(check, dtype):
+    def f(x, at, mask):
+        x = x * 2
+        x[at] = 0.0
+        x[1:, at - 1] += x[at[:, None], 0]
+        x[mask] = 0.5
+        return x[:, at], x[at, ..., None], x[at * 1, at - 1]
+
+    at, mask = np.array([2, -1], dtype), np.array([True, False, True])
+    check(f, torch.arange(9.0).reshape(3, 3), at, mask, fullgraph=True, graphs=1)
+
+
+def test_other_arrays_as_indices_break_and_are_right(agree):
+    x = torch.arange(6.0).reshape(2, 3)
+    for index in (np.array([0.5, 1.2]), np.array([1, 0], "uint8"), np.array(1), np.array([7])):
+        agree(lambda x, index: x[index] + 1, x, index)
+
+
 def test_writes_are_seen_by_the_caller(check):
     def f(a, b):
         a += 1

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import BuiltinMethodType
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import fx
 from torchsmith_guards import Source
 
@@ -100,6 +101,10 @@ class Value:
         raise self._no(tx, f"deleting attribute {name!r} of")
 
     # --- mapping and sequence slots --------------------------------------------------------
+    def as_index(self, tx: Trace, device: torch.device) -> Value:
+        """What to index a tensor on ``device`` by in the graph, where that is not the value."""
+        return self
+
     def getitem(self, tx: Trace, key: Value) -> Value:
         raise self._no(tx, "subscript of")
 

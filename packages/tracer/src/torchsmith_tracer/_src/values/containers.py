@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torchsmith_guards import IndexedSource, ItemSource, Source, hint_of
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
@@ -504,6 +505,11 @@ class RangeValue(_Bounds):
     def as_proxy(self) -> object:
         bounds: list[Any] = [bound.as_proxy() for bound in self.items]
         return range(*bounds)
+
+    def as_index(self, tx: Trace, device: torch.device) -> Value:
+        """Its ends may vary."""
+        where = {"device": ConstantValue(device)}
+        return tx.graph.call_function(torch.arange, tuple(self.items), where)
 
     def host(self, tx: Trace) -> range:
         """The range with its parts made known (guarding symbolic ones)."""

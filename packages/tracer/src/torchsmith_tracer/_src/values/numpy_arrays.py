@@ -32,6 +32,7 @@ _DTYPES = {
     "bool": torch.bool,
     "uint8": torch.uint8,
 }
+_INTEGERS = {_DTYPES[f"int{n}"] for n in (8, 16, 32, 64)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _UFUNCS = {
     **dict.fromkeys(("add", "matmul", "mod"), ""),
@@ -197,6 +198,17 @@ class ArrayValue(Value):
         raise Unsupported("opaque-attribute", what=name, object=self.describe())
 
     # --- items ---------------------------------------------------------------------------------
+    def as_index(self, tx: Trace, device: torch.device) -> Value:
+        """The numbers or the truth values in it; torch rounds others, and bytes it warns of."""
+        fake = self.tensor.fake
+        if not fake.dim() or (fake.dtype is not torch.bool and fake.dtype not in _INTEGERS):
+            return self
+        wanted = torch.bool if fake.dtype is torch.bool else torch.int64
+        if fake.dtype is wanted and fake.device == device:
+            return self.tensor
+        where = ConstantValue(device), ConstantValue(wanted)
+        return tx.graph.call_method("to", (self.tensor, *where))
+
     def getitem(self, tx: Trace, key: Value) -> Value:
         from torchsmith_tracer._src.values import numpy_methods
 

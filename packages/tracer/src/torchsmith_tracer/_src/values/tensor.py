@@ -26,7 +26,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, NumberText
 from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import COMPARE, NONE, UNARY, ConstantValue, dunder
-from torchsmith_tracer._src.values.containers import RangeValue, SliceValue, TupleValue
+from torchsmith_tracer._src.values.containers import SliceValue, TupleValue
 from torchsmith_tracer._src.values.contexts import FunctionMode
 from torchsmith_tracer._src.values.sizes import SizeValue, size_value
 from torchsmith_tracer._src.values.symnum import SymNumValue, decide, symbolic, unroll
@@ -188,15 +188,12 @@ class TensorValue(Value):
         tx.graph.call_function(operator.setitem, (chosen, rest, value))
 
     def _positions(self, tx: Trace, key: Value) -> Value:
-        """An index with tensors in place of ranges, whose ends may vary."""
-        if type(key) is TupleValue:
-            parts = key.unpack(tx)
-            if any(isinstance(part, RangeValue) for part in parts):
-                return TupleValue([self._positions(tx, part) for part in parts])
-        if isinstance(key, RangeValue):
-            device = {"device": ConstantValue(self.fake.device)}
-            return tx.graph.call_function(torch.arange, tuple(key.items), device)
-        return key
+        """An index with tensors in place of ranges and arrays."""
+        if type(key) is not TupleValue:
+            return key.as_index(tx, self.fake.device)
+        parts = key.unpack(tx)
+        made = [part.as_index(tx, self.fake.device) for part in parts]
+        return key if all(map(operator.is_, made, parts)) else TupleValue(made)
 
     def _select(self, tx: Trace, key: Value) -> tuple[TensorValue, Value | None]:
         """The tensor at the symbolic numbers of an index, and what is left of the index. Python
