@@ -109,6 +109,34 @@ def test_a_first_state_and_its_gradient(network):
     assert len(torchsmith.metrics().frames) == 2
 
 
+@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_batch_that_varies_beside_one_length(network):
+    """The last states go on into a cell; nothing is unrolled."""
+    torch.manual_seed(0)
+    net, cell = network(6, 5, 2, batch_first=True), nn.GRUCell(6, 5)
+    model = nn.ModuleList([net, cell])
+
+    def step(x):
+        states, last = net(x)
+        hidden = (last[0] if network is nn.LSTM else last)[-1]
+        assert hidden.dim() == 2
+        return states.sin().sum() + cell(x[:, 0], hidden).cos().sum()
+
+    compiled = torchsmith.compile(step)
+    compiled(torch.randn(4, 40, 6))
+    torchsmith.clear_metrics()
+    for batch in (3, 5, 2, 7):
+        x, sides = torch.randn(batch, 40, 6), []
+        for run in (step, compiled):
+            loss = run(x)
+            loss.backward()
+            sides.append([loss.detach(), *(p.grad for p in model.parameters())])
+            model.zero_grad()
+        torch.testing.assert_close(*sides, rtol=1e-4, atol=1e-5)
+    assert len(torchsmith.metrics().frames) == 1
+    assert max(graph.nodes for graph in torchsmith.metrics().graphs) < 150
+
+
 def test_dropout_between_layers_of_any_length():
     net = nn.GRU(6, 5, 3, dropout=0.5)
     compiled = torchsmith.compile(net, options={"rng": "eager"})

@@ -55,6 +55,16 @@ def test_residual_and_layer_norm_is_one_kernel_with_two_outputs(table):
     one_kernel(fn, X, X * 2, W, B, outputs=2, decompose=table)
 
 
+def test_a_reduction_that_nothing_needs_leaves_no_axis():
+    """Where the largest element lies does not matter among rows that are one row."""
+
+    def fn(x):
+        return x.gather(0, x.argmax(0, keepdim=True)) + 1
+
+    kernel = one_kernel(fn, torch.randn(1, 16).expand(5, 16))
+    assert kernel.reduce_from == len(kernel.ranges)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_residual_and_rms_norm(dtype):
     def fn(x, y, w):

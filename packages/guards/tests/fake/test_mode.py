@@ -368,3 +368,15 @@ def test_a_float_that_varies_widens_integers_as_a_known_one_does(fn, value):
     fake = mode.fakeify(x, X)
     with mode.mode:
         assert fn(fake, number).dtype is fn(x, value).dtype
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a build for GPUs, but none of them")
+def test_views_of_a_row_of_a_varying_batch_on_a_gpu() -> None:
+    """No size of the row is a symbol, but the extent of its storage is."""
+    fake = FakeMode(ShapeEnv())
+    batch = fake.fakeify(torch.ones(5, 10), LocalSource("x"), dynamic_dims=[0])
+    device = torch.device("cuda", 0)
+    with fake.mode:
+        row = fake.new_strided(batch.shape, batch.stride(), torch.float32, device)[1]
+    view = fake.view(row, (2, 5), (5, 1), row.storage_offset())
+    assert (view.shape, view.device) == ((2, 5), device)

@@ -31,6 +31,8 @@ from torchsmith_fx_backend._src.nested import Compile
 _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad", "watched"))
 # What data decides about; their bodies are called as they are.
 _CONTROL = frozenset(("cond", "while_loop"))
+# What libraries of other devices do as one, for any length; capture would unroll it.
+_RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 # Changes of mode, which capture follows within a graph, but not over a cut.
 _MODE = re.compile("(_cuda)?_set_.*|_(enter|exit)_(autocast|inference_mode)")
 # Names of what may write in place.
@@ -55,7 +57,10 @@ def _is_native(node: fx.Node) -> bool:
     name = _name(node)
     if name in _HOOKS or (node.op == "call_function" and (name in _CONTROL or is_setting(name))):
         return True
-    values = map(_value, (node, *node.all_input_nodes))
+    values = [_value(each) for each in (node, *node.all_input_nodes)]
+    if name in _RECURRENT:
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        return any(tensor.device.type != "cpu" for tensor in tensors)
     others = [value for value in values if type(value) is not FakeTensor]
     return any(isinstance(value, torch.Generator) or is_wrapper(value) for value in others)
 

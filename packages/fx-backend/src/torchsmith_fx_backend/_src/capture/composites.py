@@ -167,6 +167,8 @@ def _recurrent(
         else:
             given = (x, state if several else state[0], own, has_biases, 1, 0.0, train)
             x, *final = define(*given, bidirectional, False)  # type: ignore[misc]
+            # Some versions of the definition add a dimension.
+            final = [a.reshape(h.shape) if a.dim() > 3 else a for a, h in zip(final, state)]
         finals.append(final)
     last = (torch.cat(parts) if num_layers > 1 else parts[0] for parts in zip(*finals))
     return (x.transpose(0, 1) if batch_first else x, *last)
@@ -177,7 +179,7 @@ def _is_walked(
 ) -> bool:
     """Whether the layers are operators that take any length."""
     casts = torch.is_autocast_enabled("cpu")
-    if x.device.type != "cpu" or type(x.shape[0]) is int or (casts and kind != "lstm"):
+    if x.device.type != "cpu" or (casts and kind != "lstm"):
         return False
     if kind != "lstm":
         return x.dtype.is_floating_point

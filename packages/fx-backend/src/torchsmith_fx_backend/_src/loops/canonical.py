@@ -135,7 +135,8 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     body = live([*nest.nodes, *written])
     sizes = dict(nest.sizes)
     outer = [a for a in sizes if a not in (nest.reduced or ())]
-    inner = list(nest.reduced or ())
+    reduces = any(type(n) is Reduce or type(n) is Scan for n in body)  # what is left of it
+    inner = list(nest.reduced or ()) if reduces else []
     for _ in range(2):
         body, outer, inner = _split(body, sizes, outer, inner)
     accesses = _accesses(body, inner)

@@ -74,11 +74,15 @@ def _parallel(node: fx.Node) -> bool:
     if node.target in _PUTS:
         indices = node.args[1]
         assert isinstance(indices, (list, tuple))
-        sizes = [i.meta["val"].numel() for i in indexed_dims(indices).values()]
-        return estimate(size_index(max(sizes))) <= MOST_MEETING
-    index, dim = _value(node, 2), node.args[1]
-    assert index is not None and isinstance(dim, int)
-    return estimate(size_index(index.shape[dim if index.dim() > 1 else 0])) <= MOST_MEETING
+        most = max(i.meta["val"].numel() for i in indexed_dims(indices).values())
+    else:
+        index, dim = _value(node, 2), node.args[1]
+        assert index is not None and isinstance(dim, int)
+        most = index.shape[dim if index.dim() > 1 else 0]
+    try:
+        return estimate(size_index(most)) <= MOST_MEETING
+    except UnrepresentableError:
+        return False
 
 
 def _keeps_one(node: fx.Node) -> bool:

@@ -113,7 +113,8 @@ def new_view(mode: FakeTensorMode, base: FakeTensor, *layout: Any) -> FakeTensor
     does not know as a view of it."""
     size, stride, offset = layout
     with _without_dispatch():
-        if all(type(n) is int for n in (*size, *stride)):
+        extent = base.untyped_storage().nbytes()  # of ``x[0]`` it may be symbolic though no size is
+        if all(type(n) is int for n in (*size, *stride, extent)):
             meta = base.detach()  # unlike ``as_strided`` it asks for no device, see ``_tensor``
             with _below_views(_VIEWS):
                 meta.set_(base.untyped_storage(), offset, size, stride)

@@ -222,7 +222,7 @@ class FakeRunner:
                     method = getattr(args[0], target)  # type: ignore[arg-type]
                     result: object = method(*args[1:], **kwargs)
                 elif target in RECURRENT and len(args) == 9 and not kwargs:
-                    result = _of_any_length(target, *args)
+                    result = _recurrent(target, *args)
                 else:
                     result = target(*args, **kwargs)  # type: ignore[operator]
                 # Some fake operators give what they write the broadcast size, where eager raises.
@@ -458,14 +458,19 @@ def collect_tensors(arg: object, into: list[torch.Tensor]) -> None:
             collect_tensors(part, into)
 
 
-def _of_any_length(target: Callable[..., Any], x: Any, *args: Any) -> object:
+def _recurrent(target: Callable[..., Any], x: Any, state: Any, *args: Any) -> object:
     """The result of a recurrent network. On a CPU it would be unrolled to see that the sizes of its
     states do not depend on the length; libraries of other devices take one length, and are fast."""
+    if type(args[-1]) is not bool:  # packed
+        return target(x, state, *args)
     time = 1 if args[-1] is True else 0
-    one = x.device.type != "cpu" or not has_symbols(x) or type(x.shape[time]) is int
-    if one or type(args[-1]) is not bool:  # packed
-        return target(x, *args)
-    states, *last = target(x.narrow(time, 0, 1), *args)
-    size = x.shape[1::-1] if time else x.shape[:2]
-    whole = states.new_empty((*size, states.shape[-1]))
-    return ((whole.transpose(0, 1) if time else whole) + states, *last)
+    short = x.device.type == "cpu" and has_symbols(x) and type(x.shape[time]) is not int
+    states, *last = target(x.narrow(time, 0, 1) if short else x, state, *args)
+    if short:
+        size = x.shape[1::-1] if time else x.shape[:2]
+        whole = states.new_empty((*size, states.shape[-1]))
+        states = (whole.transpose(0, 1) if time else whole) + states
+    # Some versions of torch's definition for symbolic sizes add a dimension.
+    given = state if isinstance(state, tuple | list) else (state,)
+    last = [one.reshape(h.shape) if one.dim() > h.dim() else one for one, h in zip(last, given)]
+    return states, *last

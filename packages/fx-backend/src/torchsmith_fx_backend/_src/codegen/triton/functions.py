@@ -187,7 +187,7 @@ def floor_divide_int(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """Integer division that rounds to minus infinity."""
     quotient = a // b
     remainder = a - quotient * b
-    return quotient - ((remainder != 0) & ((remainder < 0) != (b < 0))).to(a.dtype)
+    return quotient - ((remainder != 0) & ((remainder < 0) != (b < 0))).to(quotient.dtype)
 
 
 @jit
