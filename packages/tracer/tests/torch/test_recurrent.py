@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+import torchsmith_guards
 import torchsmith_tracer
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, rnn
+from torchsmith_tracer._src.graph import fakes
 
 X, Y = (torch.randn(3, 4, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
 
@@ -256,8 +258,7 @@ def test_packed_sequences_break_once_at_each_call(program, body):
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_only_a_cpu_takes_any_length(device):
-    """Libraries of other devices take one, and are faster than a network taken apart."""
+def test_one_compile_takes_any_length(device):
     network, found = nn.GRU(4, 8, device=device), []
 
     def note(gm, examples):
@@ -268,4 +269,23 @@ def test_only_a_cpu_takes_any_length(device):
     for length in (5, 6, 7):
         states, last = compiled(torch.randn(length, 2, 4, device=device))
         assert states.shape == (length, 2, 8) and last.shape == (1, 2, 8)
-    assert len(found) == (2 if device == "cpu" else 3)
+    assert len(found) == 2
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="needs a build for GPUs, but none of them")
+@pytest.mark.parametrize("training", [False, True])
+def test_lengths_on_a_gpu_are_not_settled(training):
+    env = torchsmith_guards.ShapeEnv()
+    fake = torchsmith_guards.FakeMode(env)
+    source = torchsmith_guards.LocalSource("x")
+    symbols = fake.fakeify(torch.ones(3, 10, 6), source, dynamic_dims=[0, 1]).shape
+    device = torch.device("cuda", 0)
+    with fake.mode:
+        x, h = torch.empty(symbols, device=device), torch.zeros(1, symbols[0], 6, device=device)
+        weights = [torch.empty(s, device=device, requires_grad=training) for s in ((24, 6),) * 2]
+        states, *last = fakes._recurrent(
+            torch.lstm, x, (h, h), weights, False, 1, 0.0, training, False, True
+        )
+    assert states.shape == symbols and states.requires_grad is training
+    assert [one.shape for one in last] == [h.shape, h.shape]
+    assert not env.guards

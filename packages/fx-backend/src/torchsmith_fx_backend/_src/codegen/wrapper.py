@@ -10,13 +10,15 @@ from __future__ import annotations
 import importlib
 import keyword
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from torchsmith_fx_backend._src.codegen.runs import runs
-from torchsmith_fx_backend._src.loops.index import Const, Index, mul, product, render
+from torchsmith_fx_backend._src.loops.index import Const, Index, Sym, mul, product, render
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.graphs import Wrapper
 from torchsmith_fx_backend._src.runtime.progress import WRITTEN
@@ -86,6 +88,7 @@ class _Printer:
     count: int = 0  # of these words
     places: dict[str, int] = field(default_factory=dict)  # those that tell where tensors begin
     lines: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)  # of sizes that are computed, see ``computed``
 
     # ------------------------------------------------------------------------------- names
 
@@ -119,13 +122,15 @@ class _Printer:
             case Name(name):
                 return name
             case Index():
-                return render(argument)
+                return self.number(argument)
             case None | bool() | int() | str():
                 return repr(argument)
             case float():
                 return repr(argument) if math.isfinite(argument) else f'float("{argument}")'
             case complex():
                 return repr(argument)
+            case tuple() if argument and all(isinstance(a, Index | int) for a in argument):
+                return self.sizes(argument)
             case tuple():
                 inner = ", ".join(self.value(a) for a in argument)
                 return f"({inner},)" if len(argument) == 1 else f"({inner})"
@@ -149,10 +154,22 @@ class _Printer:
         text = f'torch.device("{device}")'
         return self.constant(text, str(device).replace(":", ""))
 
-    def sizes(self, sizes: Sequence[Index]) -> str:
+    def sizes(self, sizes: Sequence[Index | int]) -> str:
         """A tuple of size expressions."""
-        inner = ", ".join(render(size) for size in sizes)
-        return f"({inner},)" if len(sizes) == 1 else f"({inner})"
+        inner = ", ".join(map(self.value, sizes))
+        text = f"({inner},)" if len(sizes) == 1 else f"({inner})"
+        return text if all(isinstance(n, Const | int) for n in sizes) else self.computed(text)
+
+    def number(self, size: Index) -> str:
+        """A size expression."""
+        text = render(size)
+        return text if isinstance(size, Const | Sym) else self.computed(text)
+
+    def computed(self, text: str) -> str:
+        """A mark for an expression, of which ``_computed_once`` makes a name if it comes again."""
+        if text not in self.texts:
+            self.texts.append(text)
+        return f"\0{self.texts.index(text)}\0"
 
     # -------------------------------------------------------------------------------- steps
 
@@ -416,7 +433,7 @@ def print_wrapper(
         printer.line(f"{bump}(({', '.join(bumped)},))")
     outputs = ", ".join(printer.value(o) for o in plan.outputs)
     printer.line(f"return ({outputs}{',' if len(plan.outputs) == 1 else ''})")
-    body = printer.lines
+    body = _computed_once(printer)
     given = "given"
     while given in names:
         given += "_"
@@ -427,6 +444,36 @@ def print_wrapper(
         body = _without_grad(printer, body)
     text = _module(printer, f"{function}({parameters})", body)
     return Wrapper(text, function, printer.bindings)
+
+
+_MARK = re.compile("\0(\\d+)\0")
+
+
+def _computed_once(printer: _Printer) -> list[str]:
+    """The lines with names for sizes, and for tuples of them, that are needed more than once."""
+    texts = printer.texts
+    used = Counter(place for line in printer.lines for place in _MARK.findall(line))
+    used.update(place for outer in list(used) for place in _MARK.findall(texts[int(outer)]))
+    names: dict[str, str] = {}
+    body: list[str] = []
+
+    def resolve(mark: re.Match[str]) -> str:
+        place = mark[1]
+        if place in names:
+            return names[place]
+        text = _MARK.sub(resolve, texts[int(place)])
+        if used[place] == 1:
+            return text
+        name = f"{'sizes' if ',' in text else 'size'}_{len(names)}"
+        while name in printer.locals:
+            name += "_"
+        names[place] = name
+        body.append(f"    {name} = {text}")
+        return name
+
+    for line in printer.lines:
+        body.append(_MARK.sub(resolve, line))
+    return body
 
 
 def _without_grad(printer: _Printer, body: list[str]) -> list[str]:

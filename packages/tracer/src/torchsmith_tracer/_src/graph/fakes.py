@@ -459,12 +459,12 @@ def collect_tensors(arg: object, into: list[torch.Tensor]) -> None:
 
 
 def _recurrent(target: Callable[..., Any], x: Any, state: Any, *args: Any) -> object:
-    """The result of a recurrent network. On a CPU it would be unrolled to see that the sizes of its
-    states do not depend on the length; libraries of other devices take one length, and are fast."""
+    """The result of a recurrent network, which torch would unroll at symbolic sizes to see that the
+    sizes of its states do not depend on the length."""
     if type(args[-1]) is not bool:  # packed
         return target(x, state, *args)
     time = 1 if args[-1] is True else 0
-    short = x.device.type == "cpu" and has_symbols(x) and type(x.shape[time]) is not int
+    short = type(x.shape[time]) is not int
     states, *last = target(x.narrow(time, 0, 1) if short else x, state, *args)
     if short:
         size = x.shape[1::-1] if time else x.shape[:2]
