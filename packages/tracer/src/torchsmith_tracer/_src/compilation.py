@@ -83,6 +83,5 @@ class Compilation:
         self.loop.abandoned.close()
         del self.logs
         self.builder.close()
-        parts = (self.graph, self.journal, self.world, self.loop)
-        for part in (*parts, *self.interp.parts, self.interp):
+        for part in (self.graph, self.journal, self.world, self.loop, self.interp):
             vars(part).clear()

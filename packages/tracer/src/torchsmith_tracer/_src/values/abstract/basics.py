@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from torchsmith_guards import Source
 
     from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 _PLAIN_SET = frozenset(PLAIN)
 
@@ -85,8 +84,8 @@ class Basics(Part):
 
     UNKNOWN = Unknown()
 
-    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        super().__init__(tx, interp)
+    def __init__(self, tx: Trace) -> None:
+        super().__init__(tx)
         self.namespaces: dict[int, NamespaceValue] = {}
         self._classes: dict[type, ClassValue] = {}
         self._consts: dict[int, tuple[object, Value]] = {}

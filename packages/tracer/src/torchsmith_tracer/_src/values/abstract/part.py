@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """One theme of the layer ``interp``, for the trace ``tx``."""
+    """One theme of the layer, for the trace ``tx``; parts reach each other by ``interp`` only."""
 
-    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        self.tx, self.interp = tx, interp
+    def __init__(self, tx: Trace) -> None:
+        self.tx, self.interp = tx, cast("ObjectLayer", self)

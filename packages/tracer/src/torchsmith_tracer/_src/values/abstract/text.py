@@ -27,14 +27,13 @@ from torchsmith_tracer._src.values.twins import TwinValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.trace import Trace
-    from torchsmith_tracer._src.values.abstract.layer import ObjectLayer
 
 
 class Texts(Part):
     """``str``, ``repr`` and ``format``."""
 
-    def __init__(self, tx: Trace, interp: ObjectLayer) -> None:
-        super().__init__(tx, interp)
+    def __init__(self, tx: Trace) -> None:
+        super().__init__(tx)
         self._printing: set[int] = set()  # containers, where they hold themselves
 
     def convert(self, value: Value, how: str) -> Value:
