@@ -72,7 +72,6 @@ class Compiled(Protocol):
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the graph."""
-        ...
 
 
 def smith(

@@ -48,7 +48,6 @@ class NodeBuilder(Protocol):
 
     def apply(self, target: OpOverload, args: Sequence[Any], **kwargs: Any) -> fx.Node:
         """Add the call and return its node."""
-        ...
 
 
 # (builder, value before the step, new value of the view, step) -> new value before the step

@@ -49,11 +49,9 @@ class Pass(Protocol):
     @property
     def name(self) -> str:
         """Identifier for logs and errors."""
-        ...
 
     def run(self, graph: fx.Graph) -> bool:
         """Rewrite ``graph`` in place; return whether anything changed."""
-        ...
 
 
 def run_passes(graph: fx.Graph, passes: Iterable[Pass], *, check: bool = False) -> None:

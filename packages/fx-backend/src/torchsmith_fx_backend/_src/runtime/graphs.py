@@ -52,7 +52,6 @@ class CompiledGraph(Protocol):
     def __call__(self, *inputs: object) -> tuple[object, ...]:
         """Run the graph on tensors and symbol values, in the order of ``Plan.inputs``; of a boxed
         plan they come in one list."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

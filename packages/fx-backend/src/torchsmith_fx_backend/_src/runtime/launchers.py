@@ -81,7 +81,6 @@ class Launcher(Protocol):
 
     def expect(self) -> None:
         """Kernels will be asked for soon: what is slow to start can start now."""
-        ...
 
     def load(self, requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel]:
         """One loaded kernel per request, in order.
@@ -90,13 +89,11 @@ class Launcher(Protocol):
             Unavailable: kernels cannot be built here; the launcher has warned about it once.
             KernelFailedError: some cannot be built, for reasons of their own.
         """
-        ...
 
     def restore(
         self, keys: Sequence[str], device: torch.device, cache: Cache
     ) -> list[LoadedKernel] | None:
         """The kernels of these content addresses from the cache, or None if any is missing."""
-        ...
 
 
 @runtime_checkable
@@ -112,13 +109,11 @@ class Tunable(Protocol):
         Raises:
             Unavailable: kernels cannot be built here.
         """
-        ...
 
     def attempt(
         self, requests: Sequence[KernelRequest], cache: Cache
     ) -> list[LoadedKernel | Exception]:
         """As ``load``; what is wrong with a kernel takes its place, and nothing is warned."""
-        ...
 
 
 _PACKAGE = "torchsmith_fx_backend._src.runtime"

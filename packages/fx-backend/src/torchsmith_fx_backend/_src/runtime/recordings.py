@@ -44,17 +44,14 @@ class Recorder(Protocol):
 
     def ready(self) -> bool:
         """Whether this thread may record and replay now."""
-        ...
 
     def turn(self) -> AbstractContextManager[object]:
         """Entered from the copies into a recording to the copies out of it: one replay at a time,
         each queued behind the one before, whatever their streams."""
-        ...
 
     def random_state(self) -> object:
         """Something that compares unequal after random numbers were drawn that a recording would
         not draw anew."""
-        ...
 
     def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
         """Record the work that ``run`` queues, without doing it.
@@ -63,7 +60,6 @@ class Recorder(Protocol):
             A function that does it, and what ``run`` returned: tensors whose memory is written
             whenever that function is called.
         """
-        ...
 
 
 def obstacle(graph: fx.Graph) -> str:

@@ -15,15 +15,12 @@ class Stopwatch(Protocol):
 
     def obstacle(self, size: int) -> str:
         """Why launches on buffers of ``size`` bytes cannot be measured now; empty if they can."""
-        ...
 
     def rounds(self, runs: Sequence[Run], count: int) -> list[list[float]]:
         """For each of ``runs`` the seconds that it took, ``count`` times, all of them in turns."""
-        ...
 
     def close(self) -> None:
         """Give back what measuring took."""
-        ...
 
 
 class CudaStopwatch:

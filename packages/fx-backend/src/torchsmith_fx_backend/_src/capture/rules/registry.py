@@ -26,11 +26,9 @@ class Mode(Protocol):
 
     def call(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
         """Run an operator and record it."""
-        ...
 
     def tensor(self, func: OpOverload, *args: Any, **kwargs: Any) -> Tensor:
         """``call`` of an operator that returns one tensor."""
-        ...
 
 
 RULES: dict[OpOverload, Rule] = {}
