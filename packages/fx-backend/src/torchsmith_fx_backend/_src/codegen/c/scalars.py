@@ -112,12 +112,32 @@ _LIBM = {
     Op.ROUND: "rint",
     Op.ABS: "fabs",
 }
-_INT_CALL: dict[Op, str] = {
-    Op.TRUNCDIV: "ts_truncdiv",
-    Op.FMOD: "ts_fmod",
-    Op.FLOORDIV: "ts_floordiv",
-    Op.MOD: "ts_rem",
-    Op.POW: "ts_ipow",
+_OF_FLOATS: dict[Op, str] = {
+    Op.MINIMUM: "ts_minimum_{width}({0}, {1})",
+    Op.MAXIMUM: "ts_maximum_{width}({0}, {1})",
+    Op.FMA: "{fma}({0}, {1}, {2})",
+    Op.RSQRT: "{one} / __builtin_sqrt{f}({0})",
+    Op.RECIPROCAL: "{one} / {0}",
+    Op.TRUNCDIV: "__builtin_trunc{f}({0} / {1})",
+    Op.FLOORDIV: "ts_floordiv_{width}({0}, {1})",
+    Op.MOD: "ts_rem_{width}({0}, {1})",
+    Op.ISNAN: "{0} != {0}",
+    Op.ISINF: "__builtin_fabs{f}({0}) == __builtin_inf{f}()",
+}
+_SINGLE = {"width": "f32", "f": "f", "one": "1.0f", "fma": "TS_FMA"}
+_DOUBLE = {"width": "f64", "f": "", "one": "1.0", "fma": "TS_FMAD"}
+_OF_INTEGERS: dict[Op, str] = {
+    Op.TRUNCDIV: "({ctype})ts_truncdiv({0}, {1})",
+    Op.FMOD: "({ctype})ts_fmod({0}, {1})",
+    Op.FLOORDIV: "({ctype})ts_floordiv({0}, {1})",
+    Op.MOD: "({ctype})ts_rem({0}, {1})",
+    Op.POW: "({ctype})ts_ipow({0}, {1})",
+    Op.MINIMUM: "{0} < {1} ? {0} : {1}",
+    Op.MAXIMUM: "{0} > {1} ? {0} : {1}",
+    Op.SHL: "(uint64_t){1} < {bits} ? ({ctype})((uint64_t){0} << ({1} & 63)) : 0",
+    Op.SHR: "({ctype})({0} >> ((uint64_t){1} < {bits} ? {1} : {most}))",
+    **dict.fromkeys((Op.ISNAN, Op.ISINF), "0"),
+    **dict.fromkeys((Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND), "{0}"),
 }
 
 # Operations with a cheaper form, and the test of operands that rules it out.
@@ -243,46 +263,21 @@ def _wrap(text: str, dtype: torch.dtype) -> str:
 
 
 def _float(op: Op, x: list[str], dtype: torch.dtype) -> str:
-    single = dtype is torch.float32
-    suffix = "f" if single else ""
-    one = "1.0f" if single else "1.0"
-    width = "f32" if single else "f64"
-    if single and op in _OWN:
+    names = _SINGLE if dtype is torch.float32 else _DOUBLE
+    if names is _SINGLE and op in _OWN:
         return f"{_OWN[op]}({', '.join(x)})"
-    if not single and op in _OWN_DOUBLE:
+    if names is _DOUBLE and op in _OWN_DOUBLE:
         return f"ts_{op.value}_f64({x[0]})"
     if op in _LIBM:
-        return f"__builtin_{_LIBM[op]}{suffix}({', '.join(x)})"
-    match op:
-        case Op.NEG:
-            return f"-{x[0]}" if not x[0].startswith("-") else f"-({x[0]})"
-        case Op.MINIMUM | Op.MAXIMUM:
-            return f"ts_{op.value}_{width}({x[0]}, {x[1]})"
-        case Op.FMA:
-            return f"{'TS_FMA' if single else 'TS_FMAD'}({', '.join(x)})"
-        case Op.RSQRT:
-            return f"{one} / __builtin_sqrt{suffix}({x[0]})"
-        case Op.RECIPROCAL:
-            return f"{one} / {x[0]}"
-        case Op.TRUNCDIV:
-            return f"__builtin_trunc{suffix}({x[0]} / {x[1]})"
-        case Op.FLOORDIV:
-            return f"ts_floordiv_{width}({x[0]}, {x[1]})"
-        case Op.MOD:
-            return f"ts_rem_{width}({x[0]}, {x[1]})"
-        case Op.ISNAN:
-            return f"{x[0]} != {x[0]}"
-        case Op.ISINF:
-            return f"__builtin_fabs{suffix}({x[0]}) == __builtin_inf{suffix}()"
-        case _:
-            raise TypeError(f"{op} is not defined for {dtype}")
+        return f"__builtin_{_LIBM[op]}{names['f']}({', '.join(x)})"
+    if op is Op.NEG:
+        return f"-{x[0]}" if not x[0].startswith("-") else f"-({x[0]})"
+    if (text := _OF_FLOATS.get(op)) is None:
+        raise TypeError(f"{op} is not defined for {dtype}")
+    return text.format(*x, **names)
 
 
 def _integer(op: Op, x: list[str], dtype: torch.dtype) -> str:
-    ctype = value_type(dtype)
-    bits = 8 * dtype.itemsize
-    if op in _INT_CALL:
-        return f"({ctype}){_INT_CALL[op]}({', '.join(x)})"
     match op:
         case Op.NEG:
             return _wrap(f"-({x[0]})", dtype)
@@ -290,26 +285,14 @@ def _integer(op: Op, x: list[str], dtype: torch.dtype) -> str:
             if dtype in (torch.uint8, torch.bool):
                 return x[0]
             return _wrap(f"{x[0]} < 0 ? -{x[0]} : {x[0]}", dtype)
-        case Op.MINIMUM:
-            return f"{x[0]} < {x[1]} ? {x[0]} : {x[1]}"
-        case Op.MAXIMUM:
-            return f"{x[0]} > {x[1]} ? {x[0]} : {x[1]}"
         case Op.NOT:
             return f"!{x[0]}" if dtype is torch.bool else _wrap(f"~{x[0]}", dtype)
-        case Op.SHL:
-            inside = f"(uint64_t){x[1]} < {bits}"
-            return f"{inside} ? ({ctype})((uint64_t){x[0]} << ({x[1]} & 63)) : 0"
-        case Op.SHR:
-            inside = f"(uint64_t){x[1]} < {bits}"
-            return f"({ctype})({x[0]} >> ({inside} ? {x[1]} : {bits - 1}))"
         case Op.FMA:
             return _wrap(f"{x[0]} * {x[1]} + {x[2]}", dtype)
-        case Op.ISNAN | Op.ISINF:
-            return "0"
-        case Op.FLOOR | Op.CEIL | Op.TRUNC | Op.ROUND:
-            return x[0]
-        case _:
-            raise TypeError(f"{op} is not defined for {dtype}")
+    if (text := _OF_INTEGERS.get(op)) is None:
+        raise TypeError(f"{op} is not defined for {dtype}")
+    bits = 8 * dtype.itemsize
+    return text.format(*x, ctype=value_type(dtype), bits=bits, most=bits - 1)
 
 
 def _cast(x: str, source: torch.dtype, target: torch.dtype) -> str:

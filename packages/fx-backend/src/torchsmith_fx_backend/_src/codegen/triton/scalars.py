@@ -29,17 +29,41 @@ SIGNATURES: dict[torch.dtype, str] = {
 
 # But for division, which rounds here.
 _INFIX: dict[Op, str] = {op: sign for op, sign in INFIX.items() if op is not Op.DIV}
-
-_FUNCTIONS = {
-    **{op: f"ts.{op.value}" for op in (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P)},
-    **{op: f"ts.{op.value}" for op in (Op.RSQRT, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.SIGMOID)},
-    Op.SQRT: "ts.square_root",
+_OWN = (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.RSQRT, Op.SIN, Op.COS, Op.TANH)
+_TEXTS: dict[Op, str] = {
+    **{op: f"{{0}} {sign} {{1}}" for op, sign in _INFIX.items()},
+    **{op: f"ts.{op.value}({{0}})" for op in (*_OWN, Op.ERF, Op.SIGMOID)},
+    **{op: f"ts.{op.value}({{0}}, {{1}})" for op in (Op.MINIMUM, Op.MAXIMUM)},
+    Op.SQRT: "ts.square_root({0})",
+    Op.DIV: "ts.divide({0}, {1})",
+    Op.NEG: "-{0}",
+    Op.ABS: "tl.abs({0})",
+    Op.FMA: "{0} * {1} + {2}",
+    Op.ISNAN: "{0} != {0}",
+    Op.ISINF: 'tl.abs({0}) == float("inf")',
+    Op.SHL: "ts.shift_left({0}, {1}, {bits})",
+    Op.SHR: "ts.shift_right({0}, {1}, {bits})",
+    Op.WHERE: "tl.where({0}, {1}, {2})",
 }
-_ROUNDINGS = {
-    Op.FLOOR: "tl.floor",
-    Op.CEIL: "tl.ceil",
-    Op.TRUNC: "ts.trunc",
-    Op.ROUND: "ts.nearbyint",
+_OF_FLOATS: dict[Op, str] = {
+    Op.FLOORDIV: "ts.floor_divide_float({0}, {1})",
+    Op.TRUNCDIV: "ts.trunc(ts.divide({0}, {1}))",
+    Op.MOD: "ts.modulo_float({0}, {1})",
+    Op.FMOD: "ts.fmod({0}, {1})",
+    Op.POW: "ts.power({0}, {1})",
+    Op.FLOOR: "tl.floor({0})",
+    Op.CEIL: "tl.ceil({0})",
+    Op.TRUNC: "ts.trunc({0})",
+    Op.ROUND: "ts.nearbyint({0})",
+}
+_OF_INTEGERS: dict[Op, str] = {
+    Op.FLOORDIV: "ts.floor_divide_int({0}, {1})",
+    Op.TRUNCDIV: "{0} // {1}",
+    Op.MOD: "ts.modulo_int({0}, {1})",
+    Op.FMOD: "{0} % {1}",
+    Op.POW: "ts.power_int({0}, {1})",
+    Op.NOT: "~{0}",
+    **dict.fromkeys((Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND), "{0}"),
 }
 
 INLINE = frozenset(_INFIX)  # operations whose Python literal operand takes the other's dtype
@@ -93,61 +117,16 @@ def compute_text(op: Op, args: Sequence[str], source: torch.dtype, target: torch
     Returns:
         Triton source text of the value.
     """
-    if (sign := _INFIX.get(op)) is not None:
-        return f"{args[0]} {sign} {args[1]}"
-    if (function := _FUNCTIONS.get(op)) is not None:
-        return f"{function}({args[0]})"
-    floating = source.is_floating_point
-    kind = "float" if floating else "int"
-    match op:
-        case Op.DIV:
-            return f"ts.divide({args[0]}, {args[1]})"
-        case Op.FLOORDIV:
-            return f"ts.floor_divide_{kind}({args[0]}, {args[1]})"
-        case Op.TRUNCDIV:
-            if floating:
-                return f"ts.trunc(ts.divide({args[0]}, {args[1]}))"
-            return f"{args[0]} // {args[1]}"
-        case Op.MOD:
-            return f"ts.modulo_{kind}({args[0]}, {args[1]})"
-        case Op.FMOD:
-            if floating:
-                return f"ts.fmod({args[0]}, {args[1]})"
-            return f"{args[0]} % {args[1]}"
-        case Op.NEG:
-            return f"-{args[0]}"
-        case Op.ABS:
-            return f"tl.abs({args[0]})"
-        case Op.MINIMUM | Op.MAXIMUM:
-            return f"ts.{op.value}({args[0]}, {args[1]})"
-        case Op.POW:
-            if floating:
-                return f"ts.power({args[0]}, {args[1]})"
-            return f"ts.power_int({args[0]}, {args[1]})"
-        case Op.FMA:
-            return f"{args[0]} * {args[1]} + {args[2]}"
-        case Op.RECIPROCAL:
-            return f"ts.divide({typed_constant(1.0, target)}, {args[0]})"
-        case Op.FLOOR | Op.CEIL | Op.TRUNC | Op.ROUND:
-            return f"{_ROUNDINGS[op]}({args[0]})" if floating else args[0]
-        case Op.ISNAN:
-            return f"{args[0]} != {args[0]}"
-        case Op.ISINF:
-            return f'tl.abs({args[0]}) == float("inf")'
-        case Op.NOT:
-            if source is torch.bool:
-                return f"{args[0]} == 0"
-            return f"{args[0]} ^ 255" if source is torch.uint8 else f"~{args[0]}"
-        case Op.SHL:
-            return f"ts.shift_left({args[0]}, {args[1]}, {8 * source.itemsize})"
-        case Op.SHR:
-            return f"ts.shift_right({args[0]}, {args[1]}, {8 * source.itemsize})"
-        case Op.WHERE:
-            return f"tl.where({args[0]}, {args[1]}, {args[2]})"
-        case Op.CAST:
-            return cast_text(args[0], source, target)
-        case _:
-            raise TypeError(f"no Triton text for {op}")
+    if op is Op.CAST:
+        return cast_text(args[0], source, target)
+    if op is Op.RECIPROCAL:
+        return f"ts.divide({typed_constant(1.0, target)}, {args[0]})"
+    if op is Op.NOT and source in (torch.bool, torch.uint8):
+        return f"{args[0]} == 0" if source is torch.bool else f"{args[0]} ^ 255"
+    by_kind = _OF_FLOATS if source.is_floating_point else _OF_INTEGERS
+    if (text := _TEXTS.get(op) or by_kind.get(op)) is None:
+        raise TypeError(f"no Triton text for {op}")
+    return text.format(*args, bits=8 * source.itemsize)
 
 
 def reduce_text(op: ReduceOp, value: str) -> str:
