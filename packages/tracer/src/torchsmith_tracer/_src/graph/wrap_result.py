@@ -44,7 +44,7 @@ def wrap_result(graph: OutputGraph, node: fx.Node, fake: object) -> Value:
     if isinstance(fake, torch.SymInt | torch.SymFloat | torch.SymBool):
         return SymNumValue(node, fake)
     if isinstance(fake, torch.Size):
-        return size_value(graph, fake, lambda i: _item(graph, node, i, fake[i]))
+        return size_value(fake, lambda i: _item(graph, node, i, fake[i]))
     if isinstance(fake, tuple | list):
         items = [_wrap_item(graph, node, i, part) for i, part in enumerate(fake)]
         kind = type(fake)

@@ -55,13 +55,11 @@ class ModuleHooks(Value):
     """What runs the backward hooks of a module that is being called (``BackwardHook``)."""
 
     __slots__ = ("node",)
+    cls = BackwardHook
 
     def __init__(self, node: fx.Node) -> None:
         super().__init__(None)
         self.node = node
-
-    def python_type(self) -> type:
-        return BackwardHook
 
     def describe(self) -> str:
         return "the backward hooks of a module"

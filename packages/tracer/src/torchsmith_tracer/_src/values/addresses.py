@@ -89,7 +89,7 @@ class AddressedText(BuiltinObject):
         return AddressedText(["'", *self.parts, "'"])
 
     def bool(self, tx: Trace) -> bool:
-        return True  # an address is not empty
+        return True  # neither an address nor a number is empty
 
     def contains(self, tx: Trace, item: Value) -> Value:
         known = tx.interp.concrete(item)
@@ -153,9 +153,6 @@ class VaryingText(AddressedText):
         """``format(self, spec)``."""
         return self if not spec else tx.interp.fold(format, self.as_constant(), spec)
 
-    def bool(self, tx: Trace) -> bool:
-        return True  # a number is not empty
-
 
 def _of_known(slot: str) -> Callable[..., Any]:
     return lambda self, *args: getattr(self._known(), slot)(*args)
@@ -201,6 +198,6 @@ def joined(texts: Iterable[Value]) -> Value:
     return (VaryingText if varies else AddressedText)(parts)
 
 
-def at_address(before: str, target: Value, after: str = ">") -> Value:
+def at_address(before: str, target: Value) -> Value:
     """``before`` and where ``target`` lies."""
-    return AddressedText([before, target, after])
+    return AddressedText([before, target, ">"])

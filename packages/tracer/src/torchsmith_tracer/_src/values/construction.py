@@ -44,7 +44,7 @@ def construct(tx: Trace, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     init = lookup(tx, actual, "__init__")
     assert init is not None
     if init.owner is object:
-        _check_no_arguments(tx, maker, init, cls, args, kwargs)
+        _check_no_arguments(tx, maker, cls, args, kwargs)
         return obj
     if isinstance(obj, ExceptionValue) and not (_is_python(init) or _is_python(maker)):
         return obj  # ``make`` has computed both
@@ -96,7 +96,7 @@ def new_instance(
             init = lookup(tx, real, "__init__")
             assert init is not None
             if maker is not None and init.owner is object:
-                _check_no_arguments(tx, maker, init, cls, args, kwargs)
+                _check_no_arguments(tx, maker, cls, args, kwargs)
         return tx.interp.instantiate(cls)
     if issubclass(base, type):
         return METHODS[type, "__new__"](tx, tx.interp.class_value(type), cls, *args, **kwargs)  # type: ignore[return-value]
@@ -145,7 +145,7 @@ def new_exception(
 
 
 def _check_no_arguments(
-    tx: Trace, maker: Found, init: Found, cls: ClassValue, args: Args, kwargs: Kwargs
+    tx: Trace, maker: Found, cls: ClassValue, args: Args, kwargs: Kwargs
 ) -> None:
     """``object.__init__`` and ``object.__new__`` refuse arguments that nobody takes."""
     if not args and not kwargs:

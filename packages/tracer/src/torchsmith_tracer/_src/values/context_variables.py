@@ -61,13 +61,11 @@ class TokenValue(Value):
     """What ``set`` has returned; the call is made where the token is."""
 
     __slots__ = ("value", "variable")
+    cls = contextvars.Token
 
     def __init__(self, variable: ContextVariable, value: Value) -> None:
         super().__init__(None)
         self.variable, self.value = variable, value
-
-    def python_type(self) -> type:
-        return contextvars.Token
 
     def describe(self) -> str:
         return "a token of a context variable"

@@ -32,14 +32,12 @@ class RandomGenerator(Value):
     """
 
     __slots__ = ("fake", "node", "seed")
+    cls = torch.Generator
 
     def __init__(self, node: fx.Node, fake: torch.Generator, source: Source | None = None) -> None:
         super().__init__(source)
         self.node, self.fake = node, fake
         self.seed: int | None = None
-
-    def python_type(self) -> type:
-        return torch.Generator
 
     def describe(self) -> str:
         return "a generator of random numbers"

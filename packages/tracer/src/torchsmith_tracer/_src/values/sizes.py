@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from torchsmith_tracer._src.emitter import Emitter
-from torchsmith_tracer._src.trace import Graph, Trace
+from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import MethodOf, Value
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
@@ -72,7 +72,7 @@ class SizeNumel(MethodOf["SizeValue"]):
         return result
 
 
-def size_value(graph: Graph, sizes: torch.Size, node_of: Callable[[int], fx.Node]) -> SizeValue:
+def size_value(sizes: torch.Size, node_of: Callable[[int], fx.Node]) -> SizeValue:
     """The value of ``sizes``; ``node_of(i)`` gives the node of a symbolic one."""
     items: list[Value] = []
     for i, n in enumerate(sizes):

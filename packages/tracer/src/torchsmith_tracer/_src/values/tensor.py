@@ -148,7 +148,7 @@ class TensorValue(Value):
 
     def size(self, tx: Trace) -> SizeValue:
         """``self.shape``."""
-        return size_value(tx.graph, self.fake.shape, lambda d: size_node(tx, self, d))
+        return size_value(self.fake.shape, lambda d: size_node(tx, self, d))
 
     def size_of(self, tx: Trace, dim: int) -> Value:
         """``self.shape[dim]`` for a valid dimension."""

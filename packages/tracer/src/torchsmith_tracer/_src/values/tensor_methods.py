@@ -14,7 +14,7 @@ from torchsmith_guards import same_sizes
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins.registry import F, Implementation
+from torchsmith_tracer._src.values.builtins.registry import F, Implementation, adder
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue
 from torchsmith_tracer._src.values.read_numbers import read_number
@@ -33,15 +33,7 @@ METHODS: dict[str, Implementation] = {}
 
 def method(*names: str) -> Callable[[F], F]:
     """Register a handler; a name used twice is an error."""
-
-    def add(handler: F) -> F:
-        for name in names:
-            if name in METHODS:
-                raise ValueError(f"tensor method {name} has a handler already")
-            METHODS[name] = handler
-        return handler
-
-    return add
+    return adder(*[(METHODS, name) for name in names])
 
 
 def _known_dim(tensor: TensorValue, value: Value) -> int | None:
@@ -67,7 +59,7 @@ def _stride(tx: Trace, tensor: TensorValue, /, dim: Value = NONE) -> Value | Non
             return None
         n = strides[place]
         return ConstantValue(n) if type(n) is int else symbolic(stride_node(tx, tensor, place), n)
-    whole = size_value(tx.graph, torch.Size(strides), lambda d: stride_node(tx, tensor, d))
+    whole = size_value(torch.Size(strides), lambda d: stride_node(tx, tensor, d))
     return tx.interp.tuple(whole.items)
 
 

@@ -104,6 +104,4 @@ for _name in ("_heappop_max", "_heapreplace_max", "_heapify_max"):
     _heap_function(_name)
 
 
-@method(itertools.chain, "from_iterable")
-def _from_iterable(tx: Trace, cls: Value, iterables: Value, /) -> Value | None:
-    return traced(twins_itertools.chain_from_iterable)(tx, cls, iterables)
+method(itertools.chain, "from_iterable")(traced(twins_itertools.chain_from_iterable))

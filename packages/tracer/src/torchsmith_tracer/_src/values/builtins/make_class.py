@@ -44,7 +44,7 @@ def _build_class(tx: Trace, body: Value, name: Value, /, *bases: Value, **kwargs
     if not isinstance(body, FunctionValue):
         raise Unsupported("opaque-call", what="__build_class__ without a function")
     text = str(tx.interp.concrete(name))
-    meta, own_kwargs = _own_metaclass(tx, text, bases, kwargs)
+    meta, own_kwargs = _own_metaclass(tx, bases, kwargs)
     namespace: Value = DictValue()
     prepared = None if meta is None else lookup(tx, meta.obj, "__prepare__")
     if meta is not None and prepared is not None and prepared.owner is not type:
@@ -71,7 +71,7 @@ def _build_class(tx: Trace, body: Value, name: Value, /, *bases: Value, **kwargs
 
 
 def _own_metaclass(
-    tx: Trace, name: str, bases: Sequence[Value], kwargs: dict[str, Value]
+    tx: Trace, bases: Sequence[Value], kwargs: dict[str, Value]
 ) -> tuple[ClassValue | None, dict[str, Value]]:
     """The metaclass of a ``class`` statement where its Python code has to run, and the keywords
     without it."""
@@ -113,7 +113,7 @@ def make_class(
         if not isinstance(base, ClassValue):
             raise Unsupported("opaque-call", what=f"class {name} with base {base.describe()}")
         real_bases.append(base.obj)
-    meta = _metaclass(tx, name, given, real_bases)
+    meta = _metaclass(name, given, real_bases)
     entries = {str(tx.interp.concrete(k)): v for k, v in namespace.table.values()}
     values = {key: namespace.get_str(tx, key) for key in entries}
     table: dict[str, Value] = {k: v for k, v in values.items() if v is not None}
@@ -159,7 +159,7 @@ def _set_name(tx: Trace, value: Value, cls: ClassValue, key: str) -> None:
         raise error from None
 
 
-def _metaclass(tx: Trace, name: str, given: Value | None, bases: list[type]) -> type:
+def _metaclass(name: str, given: Value | None, bases: list[type]) -> type:
     candidates = [type(base) for base in bases]
     if given is not None:
         if not isinstance(given, ClassValue):

@@ -11,7 +11,7 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, joined
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins import copying
+from torchsmith_tracer._src.values.builtins import copying, polyfills
 from torchsmith_tracer._src.values.builtins.functions import is_instance
 from torchsmith_tracer._src.values.builtins.registry import method, traced_method
 from torchsmith_tracer._src.values.builtins.slots import attribute_name
@@ -144,25 +144,8 @@ def _namespace_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) ->
     return NONE
 
 
-@method(types.SimpleNamespace, "__repr__")
-def _namespace_repr(tx: Trace, self: Value, /) -> Value | None:
-    if not isinstance(self, ObjectValue):
-        return None
-    parts = []
-    for name in self.instance_names(tx):
-        value = self.instance_get(tx, name)
-        assert value is not None
-        parts.append(f"{name}={tx.interp.concrete(tx.interp.repr_of(value))}")
-    name = "namespace" if self.cls is types.SimpleNamespace else self.cls.__name__
-    return ConstantValue(f"{name}({', '.join(parts)})")
-
-
-@method(types.SimpleNamespace, "__eq__")
-def _namespace_eq(tx: Trace, self: Value, other: Value, /) -> Value:
-    if not issubclass(other.python_type(), types.SimpleNamespace):
-        return NOT_IMPLEMENTED
-    mine, theirs = self.getattr(tx, "__dict__"), other.getattr(tx, "__dict__")
-    return tx.interp.compare("eq", mine, theirs)
+traced_method(types.SimpleNamespace, "__repr__", polyfills.namespace_repr)
+traced_method(types.SimpleNamespace, "__eq__", polyfills.namespace_eq)
 
 
 # --- type --------------------------------------------------------------------------------------

@@ -38,7 +38,9 @@ METHODS: dict[tuple[type, str], Implementation] = {}  # C methods by type and na
 _ARITY: dict[Implementation, _Arity] = {}
 
 
-def _adder(*places: tuple[dict[Any, Implementation], object]) -> Callable[[F], F]:
+def adder(*places: tuple[dict[Any, Implementation], object]) -> Callable[[F], F]:
+    """Register the function below under keys of tables; a key used twice is an error."""
+
     def register(fn: F) -> F:
         for table, key in places:
             if key in table:
@@ -55,7 +57,7 @@ def _of_callable(obj: object) -> dict[object, Implementation]:
 
 def builtin(*objs: object) -> Callable[[F], F]:
     """Register ``fn(tx, *args, **kwargs)`` for builtin callables or Python functions."""
-    return _adder(*[(_of_callable(obj), obj) for obj in objs])
+    return adder(*[(_of_callable(obj), obj) for obj in objs])
 
 
 Replaceable = types.FunctionType | types.BuiltinFunctionType | types.MethodDescriptorType
@@ -90,12 +92,12 @@ def closure(code: types.CodeType) -> Callable[[Closure], Closure]:
 
 def constructor(*classes: type) -> Callable[[F], F]:
     """Register ``fn(tx, *args, **kwargs)`` for calls of classes."""
-    return _adder(*[(CLASSES, cls) for cls in classes])
+    return adder(*[(CLASSES, cls) for cls in classes])
 
 
 def method(cls: type, *names: str) -> Callable[[F], F]:
     """Register ``fn(tx, self, *args, **kwargs)`` for methods of a builtin type."""
-    return _adder(*[(METHODS, (cls, name)) for name in names])
+    return adder(*[(METHODS, (cls, name)) for name in names])
 
 
 def traced(replacement: object) -> Implementation:
