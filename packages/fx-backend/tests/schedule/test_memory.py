@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from plans import check, externs, kernels, run_plan, trace
+from torchsmith_fx_backend._src import by_rows
 from torchsmith_fx_backend._src.loops import canonical
 from torchsmith_fx_backend._src.loops.index import Const
 from torchsmith_fx_backend._src.loops.verify import reduce_levels
@@ -127,7 +128,8 @@ def test_a_product_by_rows_is_memory_of_its_own(name, monkeypatch):
     x, w = (torch.randn(size).bfloat16() for size in ((24, 16), (17, 16)))
     for _ in range(2):
         gm = trace(fn, x, w)
-        assert padding.AlignedProducts("cpu").run(gm.graph)
+        padding.AlignedProducts("cpu").run(gm.graph)
+        assert gm.graph.find_nodes(op="call_function", target=by_rows.product)
         plan = schedule_graph(gm)
         results = [t for t in run_plan(plan, [x, w]) if isinstance(t, torch.Tensor)]
         wanted = fn(x, w)

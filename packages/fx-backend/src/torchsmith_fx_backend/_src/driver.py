@@ -254,10 +254,9 @@ def _build(
 ) -> object:
     """Schedule and build. Where a kernel cannot be built, kernels of half its size are made; one
     that is small already leaves its nodes to aten, and no others."""
-    last = switches.last_passes(chosen.disable, chosen.rng)
-    changed = [_stage(f"pass {each.name}", each.run, graph.graph) for each in last]
-    if any(changed):
-        graph.recompile()
+    for each in switches.last_passes(chosen.disable, chosen.rng):
+        _stage(f"pass {each.name}", each.run, graph.graph)
+    graph.recompile()
     seconds = chosen.tuning_seconds
     refused = switches.refused(chosen.disable, graph.graph)
     policies = switches.policies(chosen.disable)

@@ -1,10 +1,9 @@
 """Passes over functional graphs: in place, fx graph to fx graph, each with one purpose.
 
-A pass is a frozen dataclass with a ``name`` and ``run(graph) -> bool`` (whether it changed
-anything). It requires a functional graph as ``aot`` makes it (no writes but final ``copy_`` nodes,
-``meta["val"]`` on every node) and guarantees one; the last pass alone leaves writes. Eager's
-aliasing of outputs is kept. Read ``base.py`` first; ``PASSES`` is the order in which the driver
-runs them.
+A pass is a frozen dataclass with a ``name`` and ``run(graph)``. It requires a functional graph as
+``aot`` makes it (no writes but final ``copy_`` nodes, ``meta["val"]`` on every node) and guarantees
+one; the last pass alone leaves writes. Eager's aliasing of outputs is kept. Read ``base.py`` first;
+``PASSES`` is the order in which the driver runs them.
 """
 
 import torch

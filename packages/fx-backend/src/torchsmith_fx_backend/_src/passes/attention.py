@@ -43,12 +43,10 @@ class AttentionMasks:
 
     name: str = "attention-masks"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         constants = Constants()
         patterns: dict[fx.Node, Pattern] = {}
         layouts: dict[Any, torch.Tensor | None] = {}
-        changed = False
         for node in list(graph.nodes):
             if node.op != "call_function" or node.target is not ATTENTION:
                 continue
@@ -67,8 +65,7 @@ class AttentionMasks:
             key = tuple((k, _layout(v) if isinstance(v, fx.Node) else v) for k, v in new.items())
             if key not in layouts:
                 layouts[key] = result_of(new)
-            changed |= call_with(graph, node, new, layouts[key])
-        return changed
+            call_with(graph, node, new, layouts[key])
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:
@@ -131,13 +128,12 @@ def result_of(call: dict[str, Any]) -> torch.Tensor | None:
 
 def call_with(
     graph: fx.Graph, node: fx.Node, new: dict[str, Any], result: torch.Tensor | None
-) -> bool:
+) -> None:
     """Give a call the arguments ``new``, where its ``result`` then is of the size that it was."""
     before = node.meta["val"]
     if result is None or result.shape != before.shape:
-        return False
+        return
     node.args = tuple(new.get(name, default) for name, default in DEFAULTS.items())
     node.kwargs = {name: value for name, value in new.items() if name not in DEFAULTS}
     if not same_layout(result, before):
         keep_layout(graph, node, result)
-    return True

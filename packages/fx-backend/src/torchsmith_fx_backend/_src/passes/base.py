@@ -50,8 +50,8 @@ class Pass(Protocol):
     def name(self) -> str:
         """Identifier for logs and errors."""
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place; return whether anything changed."""
+    def run(self, graph: fx.Graph) -> None:
+        """Rewrite ``graph`` in place."""
 
 
 def run_passes(graph: fx.Graph, passes: Iterable[Pass], *, check: bool = False) -> None:

@@ -40,16 +40,14 @@ class BatchNorms:
     one_walk: bool = False
     name: str = "batch-norms"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         found = [n for n in graph.nodes if n.target in (_TRACKING, _PLAIN, _BACKWARD)]
         if not found:
-            return False
+            return
         with as_traced(graph):
             found = [node for node in found if self._takes(node)]
             for node in found:
                 self._write_out(graph, node)
-        return bool(found)
 
     def _write_out(self, graph: fx.Graph, node: fx.Node) -> None:
         with graph.inserting_before(node):

@@ -26,9 +26,7 @@ class BatchedProducts:
 
     name: str = "batched-products"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
-        changed = False
+    def run(self, graph: fx.Graph) -> None:
         for node in graph.find_nodes(op="call_function", target=aten.matmul.default):
             operands: Any = node.args
             values = [operand.meta["val"] for operand in operands if is_tensor(operand)]
@@ -42,8 +40,6 @@ class BatchedProducts:
                 new.meta = {**node.meta, "val": new.meta["val"]}
             node.replace_all_uses_with(result)
             graph.erase_node(node)
-            changed = True
-        return changed
 
 
 def _suits(value: torch.Tensor) -> bool:

@@ -23,8 +23,7 @@ class ConvolutionBiases:
     device: str = "cuda"
     name: str = "convolution-biases"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         found = [
             node
             for node in graph.find_nodes(op="call_function", target=CONVOLUTION)
@@ -34,7 +33,6 @@ class ConvolutionBiases:
         ]
         for node in found:
             split_bias(graph, node)
-        return bool(found)
 
 
 def split_bias(graph: fx.Graph, node: fx.Node) -> None:

@@ -38,10 +38,8 @@ class RedundantCasts:
 
     name: str = "redundant-casts"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         visible, written = escaping(graph), copied_back(graph)
-        changed = False
         for node in list(graph.nodes):
             if not _is_plain_cast(node):
                 continue
@@ -58,11 +56,8 @@ class RedundantCasts:
                 graph.erase_node(node)
                 if node in visible:
                     visible.add(origin)
-                changed = True
             elif not back:
                 node.args = (origin,)
-                changed = True
-        return changed
 
 
 def _is_plain_cast(node: Any) -> bool:
@@ -99,10 +94,9 @@ class ComparedValues:
 
     name: str = "compared-values"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         if not any(graph.find_nodes(op="call_function", target=first) for first in _FIRST):
-            return False
+            return
         compared, extreme, means = set[fx.Node](), set[fx.Node](), set[fx.Node]()
         for node in graph.nodes:
             source: Any = node.args[0] if node.args else None
@@ -132,7 +126,6 @@ class ComparedValues:
             rounded.meta = {**node.meta, "val": value.detach().clone()}
             for user in users:
                 user.replace_input_with(node, rounded)
-        return bool(held)
 
 
 def is_rounding(node: fx.Node) -> bool:

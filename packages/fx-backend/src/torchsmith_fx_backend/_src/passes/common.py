@@ -22,11 +22,9 @@ class CommonSubexpressions:
 
     name: str = "common-subexpressions"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         seen: dict[Any, fx.Node] = {}
         visible = escaping(graph)
-        changed = False
         for node in list(graph.nodes):
             if not is_pure(node) or _brings_size(node) or _is_written_apart(node):
                 continue
@@ -40,8 +38,6 @@ class CommonSubexpressions:
                 visible.add(first)
             node.replace_all_uses_with(first)
             graph.erase_node(node)
-            changed = True
-        return changed
 
 
 def _is_written_apart(node: fx.Node) -> bool:
@@ -66,11 +62,7 @@ class DeadCode:
 
     name: str = "dead-code"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
-        changed = False
+    def run(self, graph: fx.Graph) -> None:
         for node in reversed(graph.nodes):
             if not node.users and is_pure(node):
                 graph.erase_node(node)
-                changed = True
-        return changed

@@ -56,10 +56,8 @@ class FoldConstants:
 
     name: str = "fold-constants"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         visible = escaping(graph)
-        changed = False
         for node in list(graph.nodes):
             if node.op != "call_function" or node.target not in _FOLDABLE or node in visible:
                 continue
@@ -82,8 +80,6 @@ class FoldConstants:
             folded.meta = dict(node.meta)
             node.replace_all_uses_with(folded)
             graph.erase_node(node)
-            changed = True
-        return changed
 
 
 def _is_literal(node: fx.Node) -> bool:

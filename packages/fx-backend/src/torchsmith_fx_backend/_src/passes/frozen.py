@@ -58,8 +58,7 @@ class FoldFrozen:
 
     name: str = "fold-frozen"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         copies = graph.find_nodes(op="call_function", target=COPY)
         written = {_memory(constant(copy.args[0])) for copy in copies}
         known: dict[fx.Node, Any] = {}
@@ -91,7 +90,6 @@ class FoldFrozen:
                 changed = True
         if changed:
             graph.eliminate_dead_code(lambda node: not is_pure(node))
-        return changed
 
 
 def _memory(tensor: torch.Tensor | None) -> int:
@@ -130,8 +128,7 @@ class FoldScales:
 
     name: str = "fold-scales"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         seen = escaping(graph)
         changed = False
         for node in list(graph.nodes):
@@ -139,7 +136,6 @@ class FoldScales:
                 changed |= _fold_behind(graph, node, seen)
         if changed:
             graph.eliminate_dead_code(lambda node: not is_pure(node))
-        return changed
 
 
 _Affine = tuple[torch.Tensor, torch.Tensor]  # y = scale * x + shift for each channel
@@ -247,26 +243,25 @@ class PackConvolutions:
 
     name: str = "pack-convolutions"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         if not has_mkldnn():
-            return False
-        found = graph.find_nodes(op="call_function", target=CONVOLUTION)
-        return sum(self._pack(graph, node) for node in found) > 0
+            return
+        for node in graph.find_nodes(op="call_function", target=CONVOLUTION):
+            self._pack(graph, node)
 
-    def _pack(self, graph: fx.Graph, node: fx.Node) -> bool:
+    def _pack(self, graph: fx.Graph, node: fx.Node) -> None:
         image: Any = node.args[0].meta["val"]  # type: ignore[union-attr]
         weight = constant(node.args[1])
         if weight is None or weight.dtype != torch.float32 or weight.device.type != "cpu":
-            return False
+            return
         if node.args[6] or image.dim() != 4 or not is_static(image) or image.numel() == 0:
-            return False
+            return
         last = torch.channels_last
         result = node.meta["val"]
         if not (
             image.is_contiguous(memory_format=last) and result.is_contiguous(memory_format=last)
         ):
-            return False
+            return
         args: Any = node.args
         bias, stride, padding, dilation, groups = (args[i] for i in (2, 3, 4, 5, 8))
         with without_active_modes(), torch.no_grad():
@@ -278,4 +273,3 @@ class PackConvolutions:
             *(node.args[0], kernel, bias, padding, stride, dilation, groups),
             *("none", [], ""),
         )
-        return True

@@ -47,15 +47,12 @@ class FusedAttention:
     choose: Callable[..., int | None] = fused_attention_choice
     name: str = "fused-attention"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         masks: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
-        changed = False
         for node in graph.find_nodes(op="call_function", target=ATTENTION):
             call = arguments(node)
             if self._takes(call):
-                changed |= self._rewrite(graph, node, call, masks)
-        return changed
+                self._rewrite(graph, node, call, masks)
 
     def _takes(self, call: dict[str, Any]) -> bool:
         operands = [call[name].meta["val"] for name in ("query", "key", "value")]
@@ -71,10 +68,9 @@ class FusedAttention:
         node: fx.Node,
         call: dict[str, Any],
         masks: dict[tuple[fx.Node, torch.dtype], fx.Node],
-    ) -> bool:
-        before = self._chosen(call)
-        if before is None:
-            return False
+    ) -> None:
+        if self._chosen(call) is None:
+            return
         new = dict(call)
         key, value = unrepeated(call["key"]), unrepeated(call["value"])
         if key is not None and value is not None and not call.get("enable_gqa", False):
@@ -89,9 +85,8 @@ class FusedAttention:
             laid = {**new, "attn_mask": masks[mask, dtype]}
             if masks[mask, dtype] is not mask and self._chosen(laid):
                 new = laid
-        if new == call:
-            return False
-        return call_with(graph, node, new, result_of(new))
+        if new != call:
+            call_with(graph, node, new, result_of(new))
 
     def _chosen(self, call: dict[str, Any]) -> int | None:
         values = values_of(call)

@@ -24,10 +24,9 @@ class WritesInPlace:
 
     name: str = "writes-in-place"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         seen = escaping(graph)
-        changed = _batch_norms(graph)
+        _batch_norms(graph)
         for copy in graph.find_nodes(op="call_function", target=COPY):
             target: Any = copy.args[0]
             value: Any = copy.args[1]
@@ -43,15 +42,12 @@ class WritesInPlace:
             ):
                 value.target = IN_PLACE[value.target]
                 graph.erase_node(copy)
-                changed = True
-        return changed
 
 
-def _batch_norms(graph: fx.Graph) -> bool:
+def _batch_norms(graph: fx.Graph) -> None:
     """Let batch norm update its running statistics itself, where they are inputs that nothing else
     reads, as eager's does."""
     functional = aten._native_batch_norm_legit_functional.default
-    changed = False
     for node in graph.find_nodes(op="call_function", target=functional):
         copies = [_only_copy(node, place) for place in (3, 4)]
         if None in copies or len(node.users) == len(copies):
@@ -62,8 +58,6 @@ def _batch_norms(graph: fx.Graph) -> bool:
             graph.erase_node(new)
         node.target = aten.native_batch_norm.default
         node.meta["val"] = node.meta["val"][:3]
-        changed = True
-    return changed
 
 
 def _only_copy(node: fx.Node, place: int) -> Any:

@@ -56,8 +56,7 @@ class ChannelsLast:
     same_draws: bool = False
     name: str = "channels-last"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         chosen = _convolutions(graph, 4, self.device, self.dtypes)
         for node in chosen if self.biases else ():
             if node.target is CONVOLUTION:
@@ -69,9 +68,8 @@ class ChannelsLast:
                 if value.stride() != traced.stride():
                     before[node] = traced
         if not (chosen or before):
-            return False
+            return
         follow(graph, before, chosen, same_draws=self.same_draws)
-        return True
 
 
 def follow(
@@ -117,8 +115,7 @@ class RowsAsImages:
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
     name: str = "rows-as-images"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         chosen = _convolutions(graph, 3, self.device, self.dtypes)
         for node in chosen:
             with graph.inserting_before(node):
@@ -132,7 +129,6 @@ class RowsAsImages:
             image.meta, rows.meta = {**node.meta, **image.meta}, {**node.meta, **rows.meta}
             node.replace_all_uses_with(rows)
             graph.erase_node(node)
-        return bool(chosen)
 
 
 def _convolutions(

@@ -38,9 +38,7 @@ class Lists:
 
     name: str = "lists"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
-        changed = False
+    def run(self, graph: fx.Graph) -> None:
         for node in list(graph.nodes):
             schema = getattr(node.target, "_schema", None)
             if schema is None or not schema.name.startswith(_PREFIX):
@@ -57,8 +55,6 @@ class Lists:
                 item.replace_all_uses_with(new)
                 graph.erase_node(item)
             graph.erase_node(node)
-            changed = True
-        return changed
 
 
 def _calls(name: str, node: fx.Node) -> Iterator[tuple[Any, tuple[Any, ...], dict[str, Any]]]:

@@ -21,9 +21,7 @@ class MaskedWrites:
 
     name: str = "masked-writes"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
-        changed = False
+    def run(self, graph: fx.Graph) -> None:
         for node in list(graph.find_nodes(op="call_function", target=aten.index_put.default)):
             mask = _mask(node)
             if mask is None:
@@ -40,8 +38,6 @@ class MaskedWrites:
                     value = insert(graph, aten.add.Tensor, target, value)
                 new = insert(graph, aten.where.self, mask, value, target)
             replace_with(graph, node, new)
-            changed = True
-        return changed
 
 
 def _before(node: fx.Node) -> int:

@@ -32,11 +32,9 @@ class NoOps:
 
     name: str = "no-ops"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         outputs, visible, written = returned(graph), escaping(graph), copied_back(graph)
         inputs, boxed = set(graph.find_nodes(op="placeholder")), is_boxed(graph)
-        changed = False
         for node in list(graph.nodes):
             if node.op != "call_function" or not node.args:
                 continue
@@ -67,8 +65,6 @@ class NoOps:
                 if node in group:
                     group.add(before)
                     group.add(source(before))
-            changed = True
-        return changed
 
 
 def _stacked(node: fx.Node) -> fx.Node | None:

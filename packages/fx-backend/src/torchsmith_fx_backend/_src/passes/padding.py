@@ -41,15 +41,12 @@ class AlignedProducts:
     device: str = "cuda"
     name: str = "aligned-products"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         padded: dict[tuple[fx.Node, tuple[int, ...]], fx.Node] = {}
         seen = escaping(graph)
-        changed = False
         for node in list(graph.nodes):
             if node.target in (aten.linear.default, aten.mm.default):
-                changed |= self._rewrite(graph, node, padded, node in seen)
-        return changed
+                self._rewrite(graph, node, padded, node in seen)
 
     def _rewrite(
         self,
@@ -57,12 +54,12 @@ class AlignedProducts:
         node: fx.Node,
         padded: dict[tuple[fx.Node, tuple[int, ...]], fx.Node],
         seen: bool,
-    ) -> bool:
+    ) -> None:
         left: Any = node.args[0]
         right: Any = node.args[1]
         x, w, result = (n.meta["val"] for n in (left, right, node))
         if w.dim() != 2 or not all(map(self._fits, (x, w, result))):
-            return False
+            return
         linear = node.target is aten.linear.default  # the weight is [columns, inner]
         inner, columns = x.shape[-1], result.shape[-1]
         rows = result.numel() // columns
@@ -85,7 +82,7 @@ class AlignedProducts:
         common = math.gcd(*(step for _, step in steps))
         copied = [size for does, size in moved if does]
         if not copied or not _pays(2 * rows * inner * columns, common, copied):
-            return False
+            return
 
         def pad(operand: fx.Node, *sizes: int) -> fx.Node:
             """Zeros behind the last dimensions, the last first, laid out as ``operand`` is."""
@@ -119,7 +116,7 @@ class AlignedProducts:
                 part.meta = dict(node.meta)
                 node.replace_all_uses_with(part)
                 graph.erase_node(node)
-                return True
+                return
             both = (more_inner, more) if linear else (more, more_inner)
             args: list[Any] = [pad(left, *left_sizes), pad(right, *both)]
             if len(node.args) > 2 and node.args[2] is not None:
@@ -132,7 +129,6 @@ class AlignedProducts:
                 if seen:  # eager's result is no part of a larger one
                     part = insert(graph, aten.clone.default, part)
         replace_with(graph, node, part)
-        return True
 
     def _fits(self, tensor: torch.Tensor) -> bool:
         """Whether ``tensor`` may belong to a product that is rewritten."""

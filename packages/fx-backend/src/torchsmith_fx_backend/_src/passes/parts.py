@@ -21,9 +21,7 @@ class NestedParts:
 
     name: str = "nested-parts"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
-        changed = False
+    def run(self, graph: fx.Graph) -> None:
         for node in graph.find_nodes(op="call_function", target=aten.slice_scatter.default):
             base: Any = node.args[0]
             whole = base.meta["val"]
@@ -36,8 +34,6 @@ class NestedParts:
                 new.meta = {**node.meta}
                 node.replace_all_uses_with(new)
                 graph.erase_node(node)
-                changed = True
-        return changed
 
 
 def _begins(node: fx.Node) -> bool:

@@ -40,12 +40,11 @@ class PatchProducts:
     same_draws: bool = False
     name: str = "patch-products"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         convolutions = graph.find_nodes(op="call_function", target=CONVOLUTION)
         taken = [node for node in convolutions if self._takes(node)]
         if not taken:
-            return False
+            return
         seen, before = escaping(graph, saved=False), {}
         for node in taken:
             product = _product(graph, node)
@@ -57,7 +56,6 @@ class PatchProducts:
             node.replace_all_uses_with(product)
             graph.erase_node(node)
         follow(graph, before, same_draws=self.same_draws)
-        return True
 
     def _takes(self, node: fx.Node) -> bool:
         x, weight = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]

@@ -32,13 +32,13 @@ class PoolPositions:
     late: str
     name: str = "pool-positions"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         calls = [n for pool in _POOLS for n in graph.find_nodes(op="call_function", target=pool)]
         items = [u for n in calls for u in n.users if u.target is operator.getitem and u.args[1]]
-        return sum(self._shrink(graph, node) for node in items) > 0
+        for node in items:
+            self._shrink(graph, node)
 
-    def _shrink(self, graph: fx.Graph, positions: fx.Node) -> bool:
+    def _shrink(self, graph: fx.Graph, positions: fx.Node) -> None:
         """Rewrite the late users of ``positions``, of which all or none can be."""
         users = [user for user in positions.users if self.late in user.meta]
         call = positions.args[0]
@@ -47,7 +47,7 @@ class PoolPositions:
         assert isinstance(source, fx.Node)
         image, value = source.meta["val"], positions.meta["val"]
         if not users or not is_static(image) or not is_static(value):
-            return False
+            return
         dims = _POOLS[call.target]
         kernel, stride, padding, dilation = (
             _numbers(argument(call, place, name, default), dims)
@@ -61,7 +61,7 @@ class PoolPositions:
         farthest = sum((k - 1) * d * row for k, d, row in zip(kernel, dilation, rows))
         dtype = next((t for t in _SMALL if farthest <= torch.iinfo(t).max), None)
         if dtype is None:
-            return False
+            return
         starts: fx.Node | None = None
         with graph.inserting_before(positions.next):
             for dim, row in enumerate(rows):
@@ -85,7 +85,6 @@ class PoolPositions:
             again = insert(graph, aten.add.Tensor, wide, starts)
         for user in users:
             user.replace_input_with(positions, again)
-        return True
 
 
 # The arguments that say where windows lie, in order after the image, and their defaults.

@@ -38,8 +38,7 @@ class KeyedRandom:
     unless: str = ""
     name: str = "keyed-random"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         draws = [
             (node, how)
             for node in graph.nodes
@@ -66,7 +65,6 @@ class KeyedRandom:
             new.meta = dict(node.meta)
             node.replace_all_uses_with(new)
             graph.erase_node(node)
-        return bool(draws or unused)
 
 
 _DROPOUT = aten.native_dropout.default

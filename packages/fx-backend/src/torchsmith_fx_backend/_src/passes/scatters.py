@@ -11,7 +11,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.loops.registry import Pointwise, Scatter, argument, rule_for
 from torchsmith_fx_backend._src.loops.scatters import takes_alone
-from torchsmith_fx_backend._src.passes.base import insert, is_static, same_layout
+from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with, same_layout
 
 aten = torch.ops.aten
 
@@ -28,34 +28,27 @@ class ScatterTargets:
 
     name: str = "scatter-targets"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
-        changed = False
+    def run(self, graph: fx.Graph) -> None:
         for node in list(graph.nodes):
             if node.op == "call_function" and node.target in _REWRITES:
-                changed |= _rewrite(graph, node, _REWRITES[node.target])
+                _rewrite(graph, node, _REWRITES[node.target])
         for node in list(graph.nodes):
             if node.op == "call_function" and node.target in _SOURCES:
-                changed |= _rewrite(graph, node, _widened)
+                _rewrite(graph, node, _widened)
         for node in list(graph.nodes):
             if node.op == "call_function" and isinstance(rule_for(node), Scatter):
-                changed |= _give_target(graph, node)
-        return changed
+                _give_target(graph, node)
 
 
 def _rewrite(
     graph: fx.Graph, node: fx.Node, rewrite: Callable[[fx.Graph, fx.Node], fx.Node | None]
-) -> bool:
+) -> None:
     if node.meta["val"].device.type != "cpu":
-        return False
+        return
     with graph.inserting_before(node):
         new = rewrite(graph, node)
-    if new is None or not same_layout(new.meta["val"], node.meta["val"]):
-        return False
-    new.meta = {**node.meta, "val": new.meta["val"]}
-    node.replace_all_uses_with(new)
-    graph.erase_node(node)
-    return True
+    if new is not None and same_layout(new.meta["val"], node.meta["val"]):
+        replace_with(graph, node, new)
 
 
 def _widened(graph: fx.Graph, node: Any) -> fx.Node | None:
@@ -81,21 +74,20 @@ def _accumulates(node: fx.Node) -> bool:
     return node.target not in _REDUCING or argument(node, 4, "reduce") not in ("amax", "amin")
 
 
-def _give_target(graph: fx.Graph, node: fx.Node) -> bool:
+def _give_target(graph: fx.Graph, node: fx.Node) -> None:
     target = node.args[0]
     assert isinstance(target, fx.Node)
     made = target.op == "call_function" and isinstance(rule_for(target), Pointwise | Scatter)
     fits = same_layout(target.meta["val"], node.meta["val"])
     if made and fits and takes_alone(node):
-        return False
+        return
     for kept in (torch.preserve_format, torch.contiguous_format):
         with graph.inserting_before(node):
             copy = insert(graph, aten.clone.default, target, memory_format=kept)
         if same_layout(copy.meta["val"], node.meta["val"]):
             node.args = (copy, *node.args[1:])
-            return True
+            return
         graph.erase_node(copy)
-    return False
 
 
 def _reduced(graph: fx.Graph, node: fx.Node) -> fx.Node | None:

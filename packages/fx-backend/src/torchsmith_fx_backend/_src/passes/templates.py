@@ -71,9 +71,7 @@ class LibraryKernels:
     templates: Callable[[], Sequence[Template]] = offered
     name: str = "library-kernels"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
-        changed = False
+    def run(self, graph: fx.Graph) -> None:
         masks: dict[fx.Node, fx.Node] = {}
         for node in graph.find_nodes(op="call_function", target=aten.matmul.default):
             if node.meta["val"].device.type != self.device:
@@ -82,8 +80,6 @@ class LibraryKernels:
             template = None if found is None else self._chosen(found)
             if found is not None and template is not None:
                 _replace(graph, node, found, template, masks)
-                changed = True
-        return changed
 
     def _chosen(self, found: _Attention) -> Template | None:
         values = values_of(found._asdict())

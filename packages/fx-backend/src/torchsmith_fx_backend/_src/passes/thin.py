@@ -40,12 +40,10 @@ class ThinProducts:
     device: str = "cuda"
     name: str = "thin-products"
 
-    def run(self, graph: fx.Graph) -> bool:
-        """Rewrite ``graph`` in place."""
+    def run(self, graph: fx.Graph) -> None:
         thin = [node for node in graph.nodes if node.target in _PRODUCTS and self._fits(node)]
         for node in thin:
             _rewrite(graph, node)
-        return bool(thin)
 
     def _fits(self, node: fx.Node) -> bool:
         left, right, _ = _PRODUCTS[node.target]
