@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from torchsmith_guards._src.fake.layouts.base import contiguous_strides
 from torchsmith_guards._src.guards import helpers
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.referent import Referent
@@ -190,19 +191,11 @@ def is_static(spec: TensorSpec) -> bool:
 def _strides(var: str, spec: TensorSpec) -> str:
     assert spec.stride is not None
     # For sizes above 1 "contiguous" and "has these strides" are the same, and cheaper to ask.
-    if all(s is not None and s > 1 for s in spec.size) and spec.stride == _contiguous(spec):
+    if all(s is not None and s > 1 for s in spec.size) and spec.stride == contiguous_strides(
+        spec.size
+    ):
         return f"not {var}.is_contiguous()"
     return f"{var}.stride() != {spec.stride!r}"
-
-
-def _contiguous(spec: TensorSpec) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(spec.size):
-        assert size is not None, "asked for static sizes"
-        strides.append(step)
-        step *= size or 1
-    return tuple(reversed(strides))
 
 
 def pair(value: object) -> tuple[object, object]:
