@@ -1,9 +1,10 @@
 """Passes over functional graphs: in place, fx graph to fx graph, each with one purpose.
 
-A pass is a frozen dataclass with a ``name`` and ``run(graph)``. It requires a functional graph as
-``aot`` makes it (no writes but final ``copy_`` nodes, ``meta["val"]`` on every node) and guarantees
-one; the last pass alone leaves writes. Eager's aliasing of outputs is kept. Read ``base.py`` first;
-``PASSES`` is the order in which the driver runs them.
+A pass is called as its class is, has ``run(graph)``, and is a frozen dataclass where it has
+options. It requires a functional graph as ``aot`` makes it (no writes but final ``copy_`` nodes,
+``meta["val"]`` on every node) and guarantees one; the last pass alone leaves writes. Eager's
+aliasing of outputs is kept. Read ``base.py`` first; ``PASSES`` is the order in which the driver
+runs them.
 """
 
 import torch
@@ -55,7 +56,7 @@ PASSES: tuple[Pass, ...] = (
 )
 # With what a module holds as constants. Weights are packed once, so that even convolutions in
 # float32 on a CPU gain from channels-last.
-_SEVERAL = PASSES.index(CommonSubexpressions())
+_SEVERAL = [type(each) for each in PASSES].index(CommonSubexpressions)
 FROZEN_PASSES: tuple[Pass, ...] = (
     Lists(),
     *PASSES[: _SEVERAL + 1],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import fx
 from torchsmith_fx_backend._src.capture.ops import op_info
 from torchsmith_fx_backend._src.capture.recorder import values_of
 from torchsmith_fx_backend._src.capture.torch_private import fake_mode_of, run_composite_kernel
-from torchsmith_fx_backend._src.passes.base import inferred, keep_layout, same_layout
+from torchsmith_fx_backend._src.passes.base import Pass, inferred, keep_layout, same_layout
 from torchsmith_fx_backend._src.passes.constants import Constant, Constants
 
 aten = torch.ops.aten
@@ -34,14 +33,11 @@ class Pattern(Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True)
-class AttentionMasks:
+class AttentionMasks(Pass):
     """Replaces a constant mask that hides nothing by none, and a causal one by ``is_causal``, so
     that the call can use the kernels without a mask. Calls with dropout keep theirs, because which
     elements are dropped depends on the kernel. The mask itself is left to dead-code elimination.
     """
-
-    name: str = "attention-masks"
 
     def run(self, graph: fx.Graph) -> None:
         constants = Constants()

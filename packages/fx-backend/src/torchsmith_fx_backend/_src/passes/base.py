@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import fx
@@ -43,15 +44,17 @@ WRITERS = frozenset(IN_PLACE.values())
 RESULTS, TRACED = "results", "traced"
 
 
-class Pass(Protocol):
+class Pass:
     """A rewrite of a functional graph."""
 
     @property
     def name(self) -> str:
-        """Identifier for logs and errors."""
+        """Identifier for logs and errors: ``dead-code`` is a ``DeadCode``."""
+        return re.sub("(?<!^)(?=[A-Z])", "-", type(self).__name__).lower()
 
     def run(self, graph: fx.Graph) -> None:
         """Rewrite ``graph`` in place."""
+        raise NotImplementedError(self.name)
 
 
 def run_passes(graph: fx.Graph, passes: Iterable[Pass], *, check: bool = False) -> None:

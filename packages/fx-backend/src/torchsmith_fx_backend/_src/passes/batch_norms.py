@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import as_traced, insert, is_static
+from torchsmith_fx_backend._src.passes.base import Pass, as_traced, insert, is_static
 
 aten = torch.ops.aten
 _TRACKING = aten._native_batch_norm_legit_functional.default
@@ -25,7 +25,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class BatchNorms:
+class BatchNorms(Pass):
     """Writes out batch norms over dense images.
 
     Attributes:
@@ -38,7 +38,6 @@ class BatchNorms:
     device: str = "cpu"
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
     one_walk: bool = False
-    name: str = "batch-norms"
 
     def run(self, graph: fx.Graph) -> None:
         found = [n for n in graph.nodes if n.target in (_TRACKING, _PLAIN, _BACKWARD)]

@@ -6,7 +6,6 @@ of an attention do not. Where kernels compute the operand, they can write it as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -15,16 +14,13 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops.sizes import is_tensor
-from torchsmith_fx_backend._src.passes.base import insert, is_static
+from torchsmith_fx_backend._src.passes.base import Pass, insert, is_static
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class BatchedProducts:
+class BatchedProducts(Pass):
     """Replaces ``matmul`` over batches of at least two axes by ``bmm``."""
-
-    name: str = "batched-products"
 
     def run(self, graph: fx.Graph) -> None:
         for node in graph.find_nodes(op="call_function", target=aten.matmul.default):

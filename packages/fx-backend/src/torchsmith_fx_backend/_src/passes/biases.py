@@ -10,18 +10,17 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import insert
+from torchsmith_fx_backend._src.passes.base import Pass, insert
 
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default
 
 
 @dataclass(frozen=True)
-class ConvolutionBiases:
+class ConvolutionBiases(Pass):
     """Takes biases out of the calls of convolutions on devices of this type."""
 
     device: str = "cuda"
-    name: str = "convolution-biases"
 
     def run(self, graph: fx.Graph) -> None:
         found = [

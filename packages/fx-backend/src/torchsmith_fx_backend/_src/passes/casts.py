@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.loops.registry import Pointwise, Reduction, Scatter, rule_for
 from torchsmith_fx_backend._src.loops.sizes import is_tensor
-from torchsmith_fx_backend._src.passes.base import copied_back, escaping, is_view, same_layout
+from torchsmith_fx_backend._src.passes.base import Pass, copied_back, escaping, is_view, same_layout
 from torchsmith_fx_backend._src.passes.noop import can_share
 
 aten = torch.ops.aten
@@ -32,11 +31,8 @@ _WIDER: dict[torch.dtype, set[torch.dtype]] = {
 }
 
 
-@dataclass(frozen=True)
-class RedundantCasts:
+class RedundantCasts(Pass):
     """Shortens a lossless cast followed by another cast."""
-
-    name: str = "redundant-casts"
 
     def run(self, graph: fx.Graph) -> None:
         visible, written = escaping(graph), copied_back(graph)
@@ -82,8 +78,7 @@ _SELECT = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class ComparedValues:
+class ComparedValues(Pass):
     """Rounds what is compared, or shifted by its maximum or its mean, back to sums and products.
 
     Kernels hold values of low precision in float32, and what is stored on the way decides which are
@@ -91,8 +86,6 @@ class ComparedValues:
     its gradient is divided by how many do; a distance from a mean that a norm has found of rounded
     values is divided by what may be small. For joint graphs, too, so that both halves agree.
     """
-
-    name: str = "compared-values"
 
     def run(self, graph: fx.Graph) -> None:
         if not any(graph.find_nodes(op="call_function", target=first) for first in _FIRST):

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torchsmith_guards import hint_of
 
-from torchsmith_fx_backend._src.passes.base import escaping, is_pure, stand_in
+from torchsmith_fx_backend._src.passes.base import Pass, escaping, is_pure, stand_in
 
 aten = torch.ops.aten
 _FROM_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
 
-@dataclass(frozen=True)
-class CommonSubexpressions:
+class CommonSubexpressions(Pass):
     """Merges calls with equal targets and arguments. Two results that the caller both sees stay
     two tensors."""
-
-    name: str = "common-subexpressions"
 
     def run(self, graph: fx.Graph) -> None:
         seen: dict[Any, fx.Node] = {}
@@ -56,11 +52,8 @@ def _brings_size(node: fx.Node) -> bool:
     return any(isinstance(n, torch.SymInt | torch.SymFloat) and hint_of(n) is None for n in numbers)
 
 
-@dataclass(frozen=True)
-class DeadCode:
+class DeadCode(Pass):
     """Drops unused nodes without effects. Random draws stay, since later draws depend on them."""
-
-    name: str = "dead-code"
 
     def run(self, graph: fx.Graph) -> None:
         for node in reversed(graph.nodes):

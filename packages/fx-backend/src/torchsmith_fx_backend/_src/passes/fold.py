@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import escaping
+from torchsmith_fx_backend._src.passes.base import Pass, escaping
 
 aten = torch.ops.aten
 FULL = aten.full.default
@@ -49,12 +48,9 @@ _FOLDABLE = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class FoldConstants:
+class FoldConstants(Pass):
     """Folds calls whose tensor operands are all ``full`` nodes with a literal value. What is
     computed at compile time has one element."""
-
-    name: str = "fold-constants"
 
     def run(self, graph: fx.Graph) -> None:
         visible = escaping(graph)

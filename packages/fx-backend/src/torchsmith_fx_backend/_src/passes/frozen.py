@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +22,14 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     pack_convolution,
     without_active_modes,
 )
-from torchsmith_fx_backend._src.passes.base import COPY, escaping, inferred, is_pure, is_static
+from torchsmith_fx_backend._src.passes.base import (
+    COPY,
+    Pass,
+    escaping,
+    inferred,
+    is_pure,
+    is_static,
+)
 from torchsmith_fx_backend._src.passes.biases import CONVOLUTION
 
 aten = torch.ops.aten
@@ -52,11 +58,8 @@ def _attribute(graph: fx.Graph, value: torch.Tensor, meta: dict[str, Any]) -> fx
     return node
 
 
-@dataclass(frozen=True)
-class FoldFrozen:
+class FoldFrozen(Pass):
     """Computes what depends on constants alone, but for what the caller gets to see."""
-
-    name: str = "fold-frozen"
 
     def run(self, graph: fx.Graph) -> None:
         copies = graph.find_nodes(op="call_function", target=COPY)
@@ -122,11 +125,8 @@ def _evaluated(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
 # ------------------------------------------------------------------------------------- scales
 
 
-@dataclass(frozen=True)
-class FoldScales:
+class FoldScales(Pass):
     """Folds what scales and shifts output channels, batch norm for one, into the weights."""
-
-    name: str = "fold-scales"
 
     def run(self, graph: fx.Graph) -> None:
         seen = escaping(graph)
@@ -236,12 +236,9 @@ def _along_outputs(node: fx.Node, weight: torch.Tensor, scale: torch.Tensor) -> 
 # ------------------------------------------------------------------------------------ packing
 
 
-@dataclass(frozen=True)
-class PackConvolutions:
+class PackConvolutions(Pass):
     """Gives convolutions over channels-last images on the CPU weights in the library's own
     layout, into which it would bring them at each call."""
-
-    name: str = "pack-convolutions"
 
     def run(self, graph: fx.Graph) -> None:
         if not has_mkldnn():

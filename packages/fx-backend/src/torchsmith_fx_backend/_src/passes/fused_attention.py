@@ -24,7 +24,7 @@ from torchsmith_fx_backend._src.passes.attention import (
     call_with,
     result_of,
 )
-from torchsmith_fx_backend._src.passes.base import insert, is_static
+from torchsmith_fx_backend._src.passes.base import Pass, insert, is_static
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
@@ -33,7 +33,7 @@ _REPEATS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 
 @dataclass(frozen=True)
-class FusedAttention:
+class FusedAttention(Pass):
     """Lays out masks by aligned rows, as numbers, once for all layers, and leaves repeated keys and
     values to the kernel, where eager's own choice is a fused kernel then.
 
@@ -45,7 +45,6 @@ class FusedAttention:
 
     device: str = "cuda"
     choose: Callable[..., int | None] = fused_attention_choice
-    name: str = "fused-attention"
 
     def run(self, graph: fx.Graph) -> None:
         masks: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.captured import WRITES
-from torchsmith_fx_backend._src.passes.base import COPY, IN_PLACE, escaping, same_layout
+from torchsmith_fx_backend._src.passes.base import COPY, IN_PLACE, Pass, escaping, same_layout
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class WritesInPlace:
+class WritesInPlace(Pass):
     """Replaces ``new = index_copy(x, ...); ...; x.copy_(new)`` by ``x.index_copy_(...)``, which
     saves two copies of ``x`` (a key-value cache, say), where nothing else reads ``x`` itself and
     the caller sees ``new`` only as ``x``. That no other input shares memory with ``x`` is checked
     before each call. It is the last pass: afterwards the graph is not functional any more.
     """
-
-    name: str = "writes-in-place"
 
     def run(self, graph: fx.Graph) -> None:
         seen = escaping(graph)

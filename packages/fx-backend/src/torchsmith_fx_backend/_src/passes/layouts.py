@@ -22,6 +22,7 @@ from torchsmith_fx_backend._src.passes.attention import ATTENTION
 from torchsmith_fx_backend._src.passes.base import (
     COPY,
     TRACED,
+    Pass,
     escaping,
     infer,
     insert,
@@ -40,7 +41,7 @@ _BOUND = frozenset({aten.as_strided.default, aten.view.dtype, ATTENTION})
 
 
 @dataclass(frozen=True)
-class ChannelsLast:
+class ChannelsLast(Pass):
     """Runs convolutions over images in channels-last order.
 
     Attributes:
@@ -54,7 +55,6 @@ class ChannelsLast:
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
     biases: bool = True
     same_draws: bool = False
-    name: str = "channels-last"
 
     def run(self, graph: fx.Graph) -> None:
         chosen = _convolutions(graph, 4, self.device, self.dtypes)
@@ -107,13 +107,12 @@ def _has_odd_groups(node: fx.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class RowsAsImages:
+class RowsAsImages(Pass):
     """Makes convolutions over rows ones over images of height one, for ``ChannelsLast``: aten
     itself lays rows out with their channels apart."""
 
     device: str = "cuda"
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
-    name: str = "rows-as-images"
 
     def run(self, graph: fx.Graph) -> None:
         chosen = _convolutions(graph, 3, self.device, self.dtypes)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+
+from torchsmith_fx_backend._src.passes.base import Pass
 
 aten = torch.ops.aten
 
@@ -32,11 +33,8 @@ _TWO: dict[str, tuple[Any, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Lists:
+class Lists(Pass):
     """Replaces a call over lists, whose results are taken apart, by calls for their members."""
-
-    name: str = "lists"
 
     def run(self, graph: fx.Graph) -> None:
         for node in list(graph.nodes):

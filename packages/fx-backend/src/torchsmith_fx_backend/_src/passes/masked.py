@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import insert, replace_with
+from torchsmith_fx_backend._src.passes.base import Pass, insert, replace_with
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class MaskedWrites:
+class MaskedWrites(Pass):
     """Replaces ``x[mask] = value`` by ``where(mask, value, x)`` for a single value. Aten looks for
     the mask's true places first, which on a GPU waits for what runs there; a choice fuses.
     """
-
-    name: str = "masked-writes"
 
     def run(self, graph: fx.Graph) -> None:
         for node in list(graph.find_nodes(op="call_function", target=aten.index_put.default)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torchsmith_guards import same_sizes
 
 from torchsmith_fx_backend._src.captured import is_boxed
 from torchsmith_fx_backend._src.passes.base import (
+    Pass,
     copied_back,
     escaping,
     is_view,
@@ -25,12 +25,9 @@ aten = torch.ops.aten
 COPIES = frozenset({aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default})
 
 
-@dataclass(frozen=True)
-class NoOps:
+class NoOps(Pass):
     """Drops copies that nobody can tell from their source, views equal to what they view, and
     stacks of which only single items are read."""
-
-    name: str = "no-ops"
 
     def run(self, graph: fx.Graph) -> None:
         outputs, visible, written = returned(graph), escaping(graph), copied_back(graph)

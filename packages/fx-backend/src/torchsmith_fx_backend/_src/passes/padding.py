@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src import by_rows
-from torchsmith_fx_backend._src.passes.base import escaping, insert, is_static, replace_with
+from torchsmith_fx_backend._src.passes.base import Pass, escaping, insert, is_static, replace_with
 
 aten = torch.ops.aten
 
@@ -31,7 +31,7 @@ _CONTIGUOUS = {"memory_format": torch.contiguous_format}
 
 
 @dataclass(frozen=True)
-class AlignedProducts:
+class AlignedProducts(Pass):
     """Pads the operands of ``linear`` and ``mm`` where that pays.
 
     Attributes:
@@ -39,7 +39,6 @@ class AlignedProducts:
     """
 
     device: str = "cuda"
-    name: str = "aligned-products"
 
     def run(self, graph: fx.Graph) -> None:
         padded: dict[tuple[fx.Node, tuple[int, ...]], fx.Node] = {}

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import insert, is_static
+from torchsmith_fx_backend._src.passes.base import Pass, insert, is_static
 
 aten = torch.ops.aten
 Strided = tuple[list[int], list[int], int]  # size, strides, offset
 
 
-@dataclass(frozen=True)
-class NestedParts:
+class NestedParts(Pass):
     """A slice of a slice of complex numbers that a program writes is put back into the slice, and
     that into the whole: two copies, where eager writes the elements alone."""
-
-    name: str = "nested-parts"
 
     def run(self, graph: fx.Graph) -> None:
         for node in graph.find_nodes(op="call_function", target=aten.slice_scatter.default):

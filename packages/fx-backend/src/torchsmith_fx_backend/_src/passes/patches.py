@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import escaping, insert, is_static, replace_with
+from torchsmith_fx_backend._src.passes.base import Pass, escaping, insert, is_static, replace_with
 from torchsmith_fx_backend._src.passes.biases import CONVOLUTION
 from torchsmith_fx_backend._src.passes.layouts import follow
 
@@ -23,7 +23,7 @@ _CONTIGUOUS = torch.contiguous_format
 
 
 @dataclass(frozen=True)
-class PatchProducts:
+class PatchProducts(Pass):
     """Replaces convolutions whose stride is their kernel by ``linear`` over rearranged images.
 
     The product has its channels side by side, and what is computed from it lies likewise: else all
@@ -38,7 +38,6 @@ class PatchProducts:
     device: str = "cuda"
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
     same_draws: bool = False
-    name: str = "patch-products"
 
     def run(self, graph: fx.Graph) -> None:
         convolutions = graph.find_nodes(op="call_function", target=CONVOLUTION)

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops.registry import argument
-from torchsmith_fx_backend._src.passes.base import insert, is_static
+from torchsmith_fx_backend._src.passes.base import Pass, insert, is_static
 
 aten = torch.ops.aten
 _POOLS: dict[Any, int] = {
@@ -25,12 +25,11 @@ _SMALL = (torch.uint8, torch.int16, torch.int32)
 
 
 @dataclass(frozen=True)
-class PoolPositions:
+class PoolPositions(Pass):
     """Gives nodes that have ``late`` in their meta positions that are computed again from what is
     small. For joint graphs, before they are divided."""
 
     late: str
-    name: str = "pool-positions"
 
     def run(self, graph: fx.Graph) -> None:
         calls = [n for pool in _POOLS for n in graph.find_nodes(op="call_function", target=pool)]

@@ -15,7 +15,7 @@ from torch.fx.node import Argument
 from torchsmith_fx_backend._src import keyed
 from torchsmith_fx_backend._src.capture.torch_private import fake_mode_of
 from torchsmith_fx_backend._src.loops.registry import argument
-from torchsmith_fx_backend._src.passes.base import insert, replace_with
+from torchsmith_fx_backend._src.passes.base import Pass, insert, replace_with
 
 aten = torch.ops.aten
 
@@ -23,7 +23,7 @@ _Made = tuple[Callable[..., torch.Tensor], tuple[Argument, ...]]
 
 
 @dataclass(frozen=True)
-class KeyedRandom:
+class KeyedRandom(Pass):
     """Replaces uniform, normal, Bernoulli and integer draws by functions of a seed and of places;
     those that nothing uses are left out, since no later number depends on them.
 
@@ -36,7 +36,6 @@ class KeyedRandom:
     """
 
     unless: str = ""
-    name: str = "keyed-random"
 
     def run(self, graph: fx.Graph) -> None:
         draws = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,13 +10,18 @@ from torch import fx
 
 from torchsmith_fx_backend._src.loops.registry import Pointwise, Scatter, argument, rule_for
 from torchsmith_fx_backend._src.loops.scatters import takes_alone
-from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with, same_layout
+from torchsmith_fx_backend._src.passes.base import (
+    Pass,
+    insert,
+    is_static,
+    replace_with,
+    same_layout,
+)
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class ScatterTargets:
+class ScatterTargets(Pass):
     """Gives each scatter that kernels can do a first operand that nothing else reads, and that
     lies in memory as its result: the kernel writes into that. Runs right before scheduling, since
     other passes would take the copies away.
@@ -25,8 +29,6 @@ class ScatterTargets:
     Reductions that leave out what was there before, means, and the gradient of an embedding become
     scatters that stores can do; those of a GPU stay, where aten has better ways.
     """
-
-    name: str = "scatter-targets"
 
     def run(self, graph: fx.Graph) -> None:
         for node in list(graph.nodes):

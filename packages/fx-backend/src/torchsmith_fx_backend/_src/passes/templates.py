@@ -22,7 +22,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.capture.recorder import values_of
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
-from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with
+from torchsmith_fx_backend._src.passes.base import Pass, insert, is_static, replace_with
 from torchsmith_fx_backend._src.passes.fused_attention import HALF, unrepeated
 
 aten = torch.ops.aten
@@ -56,7 +56,7 @@ def offered() -> tuple[Template, ...]:
 
 
 @dataclass(frozen=True)
-class LibraryKernels:
+class LibraryKernels(Pass):
     """Replaces attention that is written out by a template's operator, where that was measured to
     be faster.
 
@@ -69,7 +69,6 @@ class LibraryKernels:
     unmeasured: bool = False
     device: str = "cuda"
     templates: Callable[[], Sequence[Template]] = offered
-    name: str = "library-kernels"
 
     def run(self, graph: fx.Graph) -> None:
         masks: dict[fx.Node, fx.Node] = {}

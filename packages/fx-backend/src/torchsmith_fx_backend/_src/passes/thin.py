@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.passes.base import insert, is_static, replace_with
+from torchsmith_fx_backend._src.passes.base import Pass, insert, is_static, replace_with
 
 aten = torch.ops.aten
 
@@ -29,7 +29,7 @@ _LOW = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class ThinProducts:
+class ThinProducts(Pass):
     """Replaces thin products by multiplications and sums, accumulated in at least float32 and
     rounded once, as the library does it.
 
@@ -38,7 +38,6 @@ class ThinProducts:
     """
 
     device: str = "cuda"
-    name: str = "thin-products"
 
     def run(self, graph: fx.Graph) -> None:
         thin = [node for node in graph.nodes if node.target in _PRODUCTS and self._fits(node)]
