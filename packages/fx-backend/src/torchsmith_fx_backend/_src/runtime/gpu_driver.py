@@ -8,7 +8,7 @@ This is also the adapter for the private names of ``torch`` that a launch needs.
 from __future__ import annotations
 
 import ctypes
-import threading
+import functools
 from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -120,22 +120,14 @@ class Driver:
         return True
 
 
-_driver: Driver | None = None
-_driver_lock = threading.Lock()
-
-
+@functools.cache
 def driver() -> Driver:
     """The process-wide driver.
 
     Raises:
         OSError: there is no CUDA driver on this machine.
     """
-    global _driver
-    if _driver is None:
-        with _driver_lock:
-            if _driver is None:
-                _driver = Driver()
-    return _driver
+    return Driver()
 
 
 def _find(name: str, otherwise: Callable[..., int]) -> Callable[..., int]:
