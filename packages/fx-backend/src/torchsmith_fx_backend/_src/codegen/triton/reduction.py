@@ -20,6 +20,14 @@ from torchsmith_fx_backend._src.loops.ir import Reduce, ReduceOp, Store
 FAR = "9223372036854775807"  # position of a lane that has seen no value yet
 
 _REDUCER_OF_ARG = {ReduceOp.ARGMAX: "reduce_max", ReduceOp.ARGMIN: "reduce_min"}
+_FOLD = {  # one value more, lane by lane
+    ReduceOp.SUM: "{} + {}",
+    ReduceOp.PROD: "{} * {}",
+    ReduceOp.ANY: "{} | {}",
+    ReduceOp.ALL: "{} & {}",
+    ReduceOp.MAX: "ts.maximum({}, {})",
+    ReduceOp.MIN: "ts.minimum({}, {})",
+}
 
 
 class ReductionPrinter(Emitter):
@@ -213,7 +221,7 @@ class ReductionPrinter(Emitter):
             self._say(f"best{number} = ts.{_REDUCER_OF_ARG[node.op]}(lanes{number})")
             text = f"ts.argmax_index(lanes{number}, {position}, best{number})"
         else:
-            text = scalars.reduce_text(node.op, value)
+            text = f"ts.reduce_{node.op.value}({value})"
             if node.op in (ReduceOp.SUM, ReduceOp.PROD) and not node.dtype.is_floating_point:
                 text = f"{text}.to({scalars.TYPES[node.dtype]})"
         self._define(number, text, frozenset("x"))
@@ -238,7 +246,7 @@ class ReductionPrinter(Emitter):
             self._say(f"acc{number} = tl.where(better{number}, {value}, acc{number})")
             self._say(f"pos{number} = tl.where(better{number}, r_index.to(tl.int64), pos{number})")
             return
-        folded = scalars.accumulate_text(node.op, f"acc{number}", value)
+        folded = _FOLD[node.op].format(f"acc{number}", value)
         if mask:
             folded = f"tl.where({mask}, {folded}, acc{number})"
         elif not node.dtype.is_floating_point and node.dtype is not torch.bool:

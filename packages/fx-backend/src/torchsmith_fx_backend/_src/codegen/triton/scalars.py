@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torchsmith_fx_backend._src.loops.ir import INFIX, Op, ReduceOp
+from torchsmith_fx_backend._src.loops.ir import INFIX, Op
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 _FLOATS = {
@@ -127,23 +127,3 @@ def compute_text(op: Op, args: Sequence[str], source: torch.dtype, target: torch
     if (text := _TEXTS.get(op) or by_kind.get(op)) is None:
         raise TypeError(f"no Triton text for {op}")
     return text.format(*args, bits=8 * source.itemsize)
-
-
-def reduce_text(op: ReduceOp, value: str) -> str:
-    """Reduction of a two-dimensional block over axis 1 (not for the arg reductions)."""
-    return f"ts.reduce_{op.value}({value})"
-
-
-_ACCUMULATE = {
-    ReduceOp.SUM: "{} + {}",
-    ReduceOp.PROD: "{} * {}",
-    ReduceOp.ANY: "{} | {}",
-    ReduceOp.ALL: "{} & {}",
-    ReduceOp.MAX: "ts.maximum({}, {})",
-    ReduceOp.MIN: "ts.minimum({}, {})",
-}
-
-
-def accumulate_text(op: ReduceOp, running: str, value: str) -> str:
-    """One step of a lane-wise accumulation (not for the arg reductions)."""
-    return _ACCUMULATE[op].format(running, value)
