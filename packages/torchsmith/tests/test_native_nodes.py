@@ -1,6 +1,8 @@
 """Graphs are compiled around hooks of Python's, settings of torch, branches and loops on data, and
 nodes that cannot be compiled."""
 
+import warnings
+
 import pytest
 import torch
 import torchsmith
@@ -94,6 +96,38 @@ def repeated(m, x):
         (torch.tensor(0), m(x).tanh()),
     )
     return h * i, (h.exp() * x).sum()
+
+
+def retained_in_chunks(m, x):
+    y = m(x).sin().view(-1, 2, 4)
+    y.retain_grad()
+    y = (y.exp() * 2).sum(1)
+    return y, y.square().sum()
+
+
+def branched_in_chunks(m, x):
+    h = m(x).tanh().view(-1, 2, 4)
+    h = torch.cond(h.sum() > 0, lambda t: (t.sin() * 2).relu(), lambda t: (t.cos() + 1) * 3, (h,))
+    h = h.flatten(1) * 2
+    return h, h.softmax(-1).square().sum()
+
+
+@pytest.mark.parametrize("fn", [retained_in_chunks, branched_in_chunks])
+def test_sizes_in_parts_may_be_quotients_of_those_of_inputs(fn):
+    def train(run):
+        torch.manual_seed(0)
+        m, seen = nn.Linear(4, 4), []
+        for n in (2, 4, 6, 8):
+            x = torch.randn(n, 4, requires_grad=True)
+            y, z = run(m, x)
+            z.backward()
+            seen += [y, z, x.grad, *(p.grad for p in m.parameters())]
+            m.zero_grad()
+        return seen
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*TS-T905")
+        torch.testing.assert_close(train(torchsmith.compile(fn)), train(fn))
 
 
 @pytest.mark.parametrize("rows", [(3, 3, 3, 3), (3, 4, 5, 6, 7, 8)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 import torchsmith_guards as guards
@@ -56,6 +56,14 @@ def _symbols(value: object) -> tuple[object, ...]:
     if isinstance(value, torch.Tensor) and is_symbolic(value):
         return (*value.shape, *value.stride())
     return ()
+
+
+def untold(values: Iterable[object]) -> list[guards.Symbol]:
+    """The symbols that sizes among ``values`` are computed from, but that none of them is."""
+    ours = [n for value in values if not is_foreign(value) for n in _symbols(value)]
+    known = [guards.expr_of(n) for n in ours if not isinstance(n, torch.SymBool)]
+    free = {symbol for expression in known for symbol in expression.free_symbols}
+    return sorted(free.difference(known), key=lambda symbol: symbol.name)
 
 
 def named_tensors(gm: torch.nn.Module) -> dict[str, torch.Tensor]:

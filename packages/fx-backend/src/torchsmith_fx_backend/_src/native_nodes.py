@@ -9,6 +9,7 @@ the bodies of branches and loops compiled.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import re
@@ -18,14 +19,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
+from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES, SymbolNodes
 from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensor,
     HigherOrderOperator,
     is_setting,
     is_wrapper,
 )
+from torchsmith_fx_backend._src.captured import example_of, is_foreign, untold
 from torchsmith_fx_backend._src.nested import Compile
+from torchsmith_fx_backend.errors import UntrackedError
 
 # What tracers call in graphs for backends that have ``native_nodes``.
 _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad", "watched"))
@@ -106,6 +109,7 @@ def cut(
         # The example of what ``x.data = ...`` has changed tells of before.
         values |= {n.args[0]: None for n in gm.graph.find_nodes(op="call_function", target=setattr)}
     outer = fx.Graph()
+    sizes = SymbolNodes(outer)
     parts: dict[str, torch.nn.Module] = {}
     copies: dict[fx.Node, fx.Node] = {}
 
@@ -135,14 +139,25 @@ def cut(
     for as_it_is, run in itertools.groupby(calls, lambda n: n.op == "placeholder" or native(n)):
         if as_it_is:
             for node in run:
-                take(node)
+                copy, value = take(node), example_of(node, values.get(node))
+                if node.op == "placeholder" and not is_foreign(value):
+                    if isinstance(value, FakeTensor):
+                        sizes.bind_tensor(value, copy)
+                    elif isinstance(value, SYMBOLIC_TYPES):
+                        sizes.bind(value, copy)
             continue
         inside = list(run)
         graph, taken, results = _part(inside)
         name = f"part_{len(parts)}"
-        module = fx.GraphModule(gm, graph)
-        parts[name] = _later(module, map(values.get, (*taken, *results)), compile_part)
-        call = outer.call_module(name, tuple(map(take, taken)))
+        ends = [values.get(node) for node in (*taken, *results)]
+        told: list[Any] = []
+        with contextlib.suppress(UntrackedError):  # data decides about the size
+            told = [sizes.lower_expr(symbol) for symbol in untold(map(_value, taken))]
+        for node in reversed(told):
+            with graph.inserting_before():
+                graph.placeholder(node.name).meta["val"] = node.meta["val"]
+        parts[name] = _later(fx.GraphModule(gm, graph), ends, compile_part)
+        call = outer.call_module(name, (*told, *map(take, taken)))
         for place, node in enumerate(results):
             copies[node] = outer.call_function(operator.getitem, (call, place))
     outer.output(fx.map_arg(output.args[0], take))
@@ -214,9 +229,13 @@ def _part(inside: list[fx.Node]) -> tuple[fx.Graph, list[fx.Node], list[fx.Node]
 
 
 def _later(part: torch.nn.Module, ends: Iterable[object], compile_part: Compile) -> torch.nn.Module:
-    """``part``, to be compiled if its inputs and results, as known, are tensors and numbers."""
+    """``part``, to be compiled if its inputs and results, as known, are tensors and numbers, and
+    tell the sizes that others are computed from."""
     known = all(isinstance(value, (torch.Tensor, *SYMBOLIC_TYPES)) for value in ends)
-    return _Later(part, compile_part) if known and isinstance(part, fx.GraphModule) else part
+    if not known or not isinstance(part, fx.GraphModule):
+        return part
+    inputs = part.graph.find_nodes(op="placeholder")
+    return part if untold(map(_value, inputs)) else _Later(part, compile_part)
 
 
 def _body(body: torch.nn.Module, compile_part: Compile) -> torch.nn.Module:
@@ -244,7 +263,7 @@ _CONTROLLED = {"cond": _cond, "while_loop": _while_loop}
 
 
 def _value(node: fx.Node) -> object:
-    return node.meta.get("example_value")
+    return node.meta.get("example_value", node.meta.get("val"))
 
 
 def _sizes_known(values: Iterable[object]) -> bool:

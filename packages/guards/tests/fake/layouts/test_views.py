@@ -3,6 +3,7 @@
 import math
 import random
 
+import pytest
 import torch
 from torchsmith_guards import FakeMode, LocalSource, ShapeEnv, hint_of, is_symbolic, layout_of
 
@@ -54,3 +55,30 @@ def test_views_of_symbolic_sizes_have_the_strides_of_eager_and_no_guards():
         copies += wanted is None
     assert views > 250
     assert copies > 100
+
+
+IN_CHUNKS = {
+    "counted": lambda x: x.view(2, 3, x.shape[2] // 4, 4, 5),
+    "rest": lambda x: x.view(2, 3, -1, 4, 5),
+    "first": lambda x: x.reshape(2, 3, 4, -1, 5),
+    "merged": lambda x: x.view(6, x.shape[2] // 4, 2, 10),
+    "within": lambda x: x.transpose(0, 1).reshape(3, 2, x.shape[2] // 4, 4, 5),
+    "unfolded": lambda x: x.unflatten(2, (-1, 4)),
+}
+
+
+@pytest.mark.parametrize("name", IN_CHUNKS)
+def test_views_in_chunks_have_the_sizes_that_were_asked_for(name):
+    view = IN_CHUNKS[name]
+    env = ShapeEnv()
+    fakes = FakeMode(env)
+    x = fakes.fakeify(torch.empty(2, 3, 12, 5), LocalSource("x"), {2})
+    with fakes.mode:
+        result = view(x)
+    wanted = view(torch.empty(2, 3, 12, 5))
+    assert [hint_of(n) for n in result.shape] == list(wanted.shape)
+    assert [hint_of(n) for n in result.stride()] == list(wanted.stride())
+    varying = [str(n) for n in result.shape if is_symbolic(n)]
+    assert varying == ["s0//4"], "the length of a chunk is a number"
+    texts = [guard.condition.text() for guard in env.guards]
+    assert "s0 == 4*(s0//4)" in texts and not any("//(" in text for text in texts)

@@ -131,15 +131,16 @@ class SymbolNodes:
         if known is not None:
             return known
         if not isinstance(value, torch.SymBool):
-            return self._lower_expr(key)
+            return self.lower_expr(key)
         relation: Any = getattr(value.node, "condition", None)
         compare = _COMPARISONS.get(getattr(relation, "op", ""))
         if compare is None:
             raise UntrackedError(what=f"the symbolic bool {value}")
-        sides = self._lower_expr(relation.left), self._lower_expr(relation.right)
+        sides = self.lower_expr(relation.left), self.lower_expr(relation.right)
         return self._apply(compare, sides)
 
-    def _lower_expr(self, expr: Any) -> fx.Node | int | float | bool:
+    def lower_expr(self, expr: Any) -> fx.Node | int | float | bool:
+        """``lower`` for the expression of a number."""
         known = self._nodes.get(expr)
         if known is not None:
             return known
@@ -150,12 +151,12 @@ class SymbolNodes:
         elif kind == "Symbol":
             made = self._query(expr.name)
         elif kind in _FOLDS:
-            parts = [self._lower_expr(part) for part in expr.parts()]
+            parts = [self.lower_expr(part) for part in expr.parts()]
             made = parts[0]
             for part in parts[1:]:
                 made = self._apply(_FOLDS[kind], (made, part))
         elif kind == "Call" and expr.name in _CALLS:
-            made = self._apply(_CALLS[expr.name], tuple(map(self._lower_expr, expr.parts())))
+            made = self._apply(_CALLS[expr.name], tuple(map(self.lower_expr, expr.parts())))
         else:
             raise UnsupportedError(what=f"the size expression `{expr}`")
         self._nodes[expr] = made

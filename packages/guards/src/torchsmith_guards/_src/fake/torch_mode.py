@@ -22,6 +22,7 @@ from torch.nested._internal.nested_int import NestedIntNode
 from torchsmith_guards._src.fake.build import build, is_plain, settle, wrap
 from torchsmith_guards._src.fake.kernels import agree_with_kernels
 from torchsmith_guards._src.fake.layouts.base import Effect, Entry, entry_of
+from torchsmith_guards._src.fake.layouts.views import GUARDED_VIEW
 from torchsmith_guards._src.fake.lean import defaults, knows_constructor, without_dynamo
 from torchsmith_guards._src.fake.result_cache import ResultCache
 from torchsmith_guards._src.shapes.env import ShapeEnv
@@ -50,6 +51,7 @@ _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.defa
 _DEVICE = torch.ops.prim.device.default
 _COPY = torch.ops.aten._to_copy.default
 _RESTRIDE = torch.ops.aten.as_strided_.default
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 _QUIET = _Quiet()
 logging.getLogger(FakeTensorMode.__module__).addFilter(_QUIET)
 
@@ -140,24 +142,23 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         entry = entry_of(func)
         if entry is not None:
             result = self._by_rule(entry, args, kwargs)
+            if result is NotImplemented and func in _VIEWS and self._symbolic:
+                # Torch divides sizes by each other rather than take those that are asked for.
+                result = self._by_rule(GUARDED_VIEW, args, kwargs)
             if result is NotImplemented:
                 result = self._of_constants(func, entry, args, kwargs)
             if result is not NotImplemented:
                 return result
-        key = None
-        if self._results is not None and self._symbolic:
-            key = self._results.key(self, func, args, kwargs)
-        if key is None or self._results is None:
-            with without_dynamo():
-                result = super().dispatch(func, types, args, kwargs)
-            return settle(self, result) if self._symbolic and not _writes(func) else result
-        result = self._results.get(self, key)
+        cache = self._results if self._symbolic else None
+        key = None if cache is None else cache.key(self, func, args, kwargs)
+        result = NotImplemented if key is None or cache is None else cache.get(self, key)
         if result is NotImplemented:
             with without_dynamo():
                 result = super().dispatch(func, types, args, kwargs)
-            if not _writes(func):
+            if self._symbolic and not _writes(func):
                 result = settle(self, result)
-            self._results.put(key, result, (*args, *kwargs.values()))
+            if key is not None and cache is not None:
+                cache.put(key, result, (*args, *kwargs.values()))
         return result
 
     __torch_dispatch__ = dispatch

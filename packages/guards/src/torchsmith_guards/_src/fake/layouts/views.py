@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
 from torchsmith_guards._src.fake.layouts.base import (
+    PLAIN_DTYPES,
     Effect,
+    Entry,
     Layout,
     LayoutRule,
     Layouts,
@@ -32,76 +36,75 @@ def view(*names: str) -> Callable[[_Rule], _Rule]:
     return rule(*names, effect=Effect.VIEW)
 
 
-def _below(a: Any, b: Any) -> bool:
+def _below(a: Any, b: Any, ask: bool) -> bool:
     below = less(a, b)
-    unsure_if(below is None)
-    return below is True
+    unsure_if(below is None and not ask)
+    return bool(a != b and a < b) if below is None else below
 
 
-def _equal(a: Any, b: Any) -> bool:
-    return same(a, b) or not (_below(a, b) or _below(b, a))
+def _equal(a: Any, b: Any, ask: bool) -> bool:
+    return same(a, b) or not (_below(a, b, ask) or _below(b, a, ask))
 
 
 def view_strides(
-    size: Sequence[int], stride: Sequence[int], new: Sequence[int]
+    size: Sequence[int], stride: Sequence[int], new: Sequence[int], ask: bool = False
 ) -> tuple[int, ...] | None:
     """Strides of a view with another shape, or None when there is no such view.
 
     After ``computeStride`` in ATen/TensorUtils.cpp. Where it depends on the value of a symbol,
-    ``Unsure`` is raised.
+    ``Unsure`` is raised, unless ``ask`` lets it be a guard.
     """
     if holds(size, 0):
         return tuple(stride) if same_sizes(size, new) else contiguous_strides(tuple(new))
     if not size:
         return (1,) * len(new)
     result = [0] * len(new)
-    view_axis = len(new) - 1
+    at = len(new) - 1
     chunk = stride[-1]
     tensor_count = view_count = 1
     for axis in range(len(size) - 1, -1, -1):
         tensor_count *= size[axis]
         if axis == 0 or not (
-            same(size[axis - 1], 1) or _equal(stride[axis - 1], tensor_count * chunk)
+            same(size[axis - 1], 1) or _equal(stride[axis - 1], tensor_count * chunk, ask)
         ):
-            while view_axis >= 0 and (same(new[view_axis], 1) or _below(view_count, tensor_count)):
-                result[view_axis] = view_count * chunk
-                view_count *= new[view_axis]
-                view_axis -= 1
-            if not _equal(view_count, tensor_count):
+            while at >= 0 and (same(new[at], 1) or _below(view_count, tensor_count, ask)):
+                result[at] = view_count * chunk
+                view_count *= new[at]
+                at -= 1
+            if not _equal(view_count, tensor_count, ask):
                 return None
             if axis > 0:
                 chunk = stride[axis - 1]
                 tensor_count = view_count = 1
-    return tuple(result) if view_axis == -1 else None
+    return tuple(result) if at == -1 else None
 
 
 @view("view", "_unsafe_view")
-def _view(x: torch.Tensor, size: Sequence[int]) -> Layout | None:
-    new = resolve_size(x, size)
+def _view(x: torch.Tensor, size: Sequence[int], ask: bool = False) -> Layout | None:
+    new = resolve_size(x, size, ask)
     if new is None or holds(x.shape, 0):
         return None
     rows = not is_static(x.shape, x.stride(), new) and is_row_major(x)
-    strides = contiguous_strides(new) if rows else view_strides(x.shape, x.stride(), new)
+    strides = contiguous_strides(new) if rows else view_strides(x.shape, x.stride(), new, ask)
     return None if strides is None else (new, strides, x.dtype, x.device, x.storage_offset())
 
 
-def resolve_size(x: torch.Tensor, size: Sequence[Any]) -> list[Any] | None:
-    """``size`` with -1 replaced, if ``x`` has as many elements for every value of its symbols."""
+GUARDED_VIEW = Entry(partial(_view, ask=True), Effect.VIEW, PLAIN_DTYPES)  # may make guards
+
+
+def resolve_size(x: torch.Tensor, size: Sequence[Any], ask: bool = False) -> list[Any] | None:
+    """``size`` with -1 replaced, if ``x`` has as many elements for every value of its symbols, or,
+    with ``ask``, for those that a guard allows."""
     new = list(size)
     unknown = [i for i, n in enumerate(new) if type(n) is int and n == -1]
-    rest: Any = 1
-    for n in new:
-        if not (type(n) is int and n == -1):
-            rest = rest * n
-    total: Any = 1
-    for n in x.shape:
-        total = total * n
+    rest = math.prod(n for n in new if not (type(n) is int and n == -1))
+    total = math.prod(x.shape)
     if unknown:
         if len(unknown) > 1 or (type(rest) is int and rest == 0):
             return None
         new[unknown[0]] = total // rest
         rest = rest * new[unknown[0]]
-    return new if same(rest, total) else None
+    return new if same(rest, total) or (ask and rest == total) else None
 
 
 def _viewed(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> Layout:
