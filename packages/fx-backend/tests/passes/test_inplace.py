@@ -88,6 +88,132 @@ def test_updates_of_inputs(fn, transposed):
         assert copies == 0, compiled.source
 
 
+def place(x, new):
+    x[:, 2].copy_(new)
+    return x.sum(1) + new
+
+
+def part(x, new):
+    x[:, 3:5].copy_(new[:, None])
+    return (x[:, :5] * 2).sum(1), new + 1
+
+
+def part_of_a_part(x, new):
+    x[1:3, 2:8:2, :4].copy_(new[1:3, None, :4])
+    return x[1] * 2
+
+
+def added(x, new):
+    x[:, 2].add_(new).mul_(2)
+    return new + x[:, 2]
+
+
+def added_once(x, new):
+    x[:, 2].add_(new)
+    return new * 2
+
+
+def within_again(x, new):
+    x[:, 2].copy_(new)
+    x[1:3, 2:4, :4].copy_(x[1:3, 3:5, 4:8] + 1)
+    x[1:3, 2:4, :4].mul_(2)
+    return x[1:3].sum()
+
+
+def filled(x, new):
+    x[:, 2].fill_(1.5)
+    return x.sum()
+
+
+def several(x, new):
+    x[:, 2].copy_(new)
+    x[:, 4:6].copy_(new[:, None])
+    x[0].fill_(0.0)
+    return new * 2
+
+
+def of_a_size(x, new):
+    n = new.shape[0]
+    x[:n, n].copy_(new)
+    return x[:, n] + 1
+
+
+def shifted(x, new):
+    x[:, :-1].copy_(x[:, 1:].clone())
+    x[:, -1].copy_(new)
+    return new + 1
+
+
+def moved(x, new):
+    x[:, 2].copy_(x[:, 3] * 2 + new)
+    return x.sum()
+
+
+def read_old(x, new):
+    before = x[:, 2] * 2
+    x[:, 2].copy_(new)
+    return before + x[:, 2], x[:, 2:4]
+
+
+def between(x, new):
+    x[:, 2].copy_(new)
+    y = x.sum()
+    x[:, 4].copy_(new)
+    return y, x[:, 2:5] + y
+
+
+def elsewhere(x, new):
+    y = torch.zeros_like(x)
+    y[:, 2].copy_(new)
+    x.copy_(y)
+    return x.sum()
+
+
+LARGE = (
+    place,
+    part,
+    part_of_a_part,
+    added,
+    added_once,
+    within_again,
+    filled,
+    several,
+    of_a_size,
+    moved,
+)
+WHOLE = (added, shifted, read_old, between, elsewhere)
+
+
+@pytest.mark.parametrize("fn", LARGE + WHOLE, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("rows", [64, 2])
+def test_parts_of_large_inputs_are_written_alone(fn, rows):
+    def inputs():
+        torch.manual_seed(0)
+        x, new = torch.randn(4, 32 * rows, 32), torch.randn(4, 32)
+        return x.double(), new.double()
+
+    with torch.no_grad():
+        compiled = smith(fx.symbolic_trace(fn), inputs(), options={"graph_cache": False})
+        mine, theirs = inputs(), inputs()
+        for _ in range(3):
+            torch.testing.assert_close(compiled(*mine), fn(*theirs))
+            torch.testing.assert_close(mine, theirs)
+            assert mine[0]._version == theirs[0]._version
+    in_parts = "write_place(" in compiled.source or "write_slice(" in compiled.source
+    assert in_parts == (fn in LARGE and rows == 64) or fn in WHOLE, compiled.source
+
+
+@pytest.mark.parametrize("fn", [place, part, filled, several, shifted], ids=lambda fn: fn.__name__)
+def test_parts_of_large_inputs_of_any_size(fn):
+    compiled = torch.compile(fn, backend="smith", dynamic=True)
+    with torch.no_grad():
+        for rows in (4, 5, 9):
+            x, new = torch.randn(rows, 2048, 32).double(), torch.randn(rows, 32).double()
+            other = x.clone()
+            torch.testing.assert_close(compiled(x, new), fn(other, new))
+            torch.testing.assert_close(x, other)
+
+
 def test_written_memory_that_another_input_shares_is_left_to_eager():
     base = torch.zeros(6, 3)
     x, y = base[:4], base[2:4]

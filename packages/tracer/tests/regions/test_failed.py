@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchsmith_tracer
+from torchsmith_tracer._src.codegen import body
 
 
 def functional(gm, example_inputs):
@@ -105,6 +106,37 @@ def test_an_operator_that_fails_while_it_writes(backend):
         return x
 
     compare(f, backend, vector, index, empty)
+
+
+@pytest.mark.parametrize("store", ["place", "part", "of_itself", "by_tensor", "by_mask"])
+def test_only_what_an_index_may_leave_half_written_is_copied(store, monkeypatch):
+    """A copy of a large buffer at each call is far more than the write of a place in it."""
+    copied = []
+
+    class Counted(body.Undo):
+        def __init__(self, random, touched, changed):
+            copied.extend(changed)
+            super().__init__(random, touched, changed)
+
+    monkeypatch.setattr(body, "Undo", Counted)
+
+    def f(x, i, log):
+        x[0] = 1.0
+        if store == "place":
+            x[1] = i.sum()
+        elif store == "part":
+            x[:2] = x[1:3] * i
+        elif store == "of_itself":
+            x[i] = i
+        elif store == "by_tensor":
+            x[i] = 2.0
+        else:
+            x[x > i] = x.sum()
+        log.append(1)
+        return x + 1
+
+    compare(f, "eager", lambda good: torch.zeros(5), index, empty)
+    assert bool(copied) == (store not in ("place", "part"))
 
 
 @pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", "group_norm"])

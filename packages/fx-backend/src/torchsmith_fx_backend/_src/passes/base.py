@@ -37,7 +37,12 @@ IN_PLACE: dict[Any, OpOverload] = {
     aten.scatter_reduce.two: aten.scatter_reduce_.two,
     aten.masked_scatter.default: aten.masked_scatter_.default,
 }
-WRITERS = frozenset(IN_PLACE.values())
+# Those that write a part alone, with the memory that they write as ``out``.
+PARTS: dict[Any, OpOverload] = {
+    aten.select_scatter.default: aten.select_scatter.out,
+    aten.slice_scatter.default: aten.slice_scatter.out,
+}
+WRITERS = frozenset((*IN_PLACE.values(), *PARTS.values()))
 # Metadata of the output of a forward half: how many results are the caller's, the first ones; and
 # of an input of a backward half: the value that it was differentiated with, which the forward half
 # may have laid out otherwise.
@@ -99,7 +104,7 @@ def verify(graph: fx.Graph) -> None:
         if node.target is COPY:
             if node.args[0].op not in ("placeholder", "get_attr"):
                 raise ValueError(f"copies into an intermediate: {node.format_node()}")
-        elif node.target in WRITERS and node.args[0].op == "placeholder":
+        elif node.target in WRITERS and (node.args[0].op == "placeholder" or "out" in node.kwargs):
             continue  # as WritesInPlace leaves it
         elif op_info(node.target).effect not in (Effect.NONE, Effect.VIEW):
             raise ValueError(f"writes: {node.format_node()}")

@@ -7,6 +7,7 @@ which costs ten times as much.
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -123,9 +124,16 @@ def copy_unseen(target: torch.Tensor, source: torch.Tensor) -> None:
     target.data.copy_(source)
 
 
-def write_slice(target: torch.Tensor, source: torch.Tensor, *where: Any, **named: Any) -> None:
-    """``aten.slice_scatter`` in place."""
-    torch.ops.aten.slice.Tensor(target, *where, **named).copy_(source)
+def write_slice(
+    target: torch.Tensor, source: torch.Tensor, *where: Any, taken: Any = None, **named: Any
+) -> torch.Tensor:
+    """``aten.slice_scatter`` in place, of what may be there already, put into a part of it."""
+    named.pop("out", None)
+    part = (taken or torch.ops.aten.slice.Tensor)(target, *where, **named)
+    return target if part.is_set_to(source) else (part.copy_(source), target)[1]
+
+
+write_place = functools.partial(write_slice, taken=torch.Tensor.select)  # aten.select_scatter
 
 
 def write_part(target: torch.Tensor, source: torch.Tensor, *where: Any) -> None:

@@ -450,7 +450,7 @@ class OutputGraph:
 
     def _saves_inference(self, node: fx.Node) -> bool:
         """Whether a call may save an inference tensor for its gradients, which eager refuses."""
-        tensors = _tensors(node)
+        tensors = _tensors(node.all_input_nodes)
         return (
             torch.is_grad_enabled()
             and any(t.requires_grad for t in tensors)
@@ -474,7 +474,10 @@ class OutputGraph:
         operation = self._operations.get(node.target)
         if operation is None or not operation.fails:
             return False
-        return may_raise(operation, _tensors(node))
+        nodes = dict.fromkeys(node.all_input_nodes)
+        if operation.name.strip("_") == "setitem":  # what is stored is no index
+            map_nodes(node.args[:2], (nodes := {}).setdefault)  # type: ignore[arg-type]
+        return may_raise(operation, _tensors(nodes))
 
     def emit_asserts(self) -> None:
         """Append what has been assumed about numbers that only the data determines."""
@@ -528,12 +531,8 @@ class OutputGraph:
         """Inputs that the graph may have changed when an operator fails."""
         if not self.at_risk:
             return []
-        fakes = ((entry, entry.fake) for entry in self.inputs)
-        return [
-            entry
-            for entry, fake in fakes
-            if isinstance(fake, torch.Tensor) and storage_id(fake) in self.at_risk
-        ]
+        fakes = ((e, e.fake) for e in self.inputs if isinstance(e.fake, torch.Tensor))
+        return [entry for entry, fake in fakes if storage_id(fake) in self.at_risk]
 
     def generators_at_risk(self) -> list[GraphInput]:
         """Random generators that the graph may have drawn from when an operator fails."""
@@ -629,9 +628,9 @@ class OutputGraph:
         return candidate
 
 
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    """The fakes of all tensors that a call is given."""
-    fakes = (n.meta["example_value"] for n in node.all_input_nodes)
+def _tensors(nodes: Iterable[fx.Node]) -> list[torch.Tensor]:
+    """The fakes of all tensors among what a call is given."""
+    fakes = (n.meta["example_value"] for n in nodes)
     return [f for f in fakes if isinstance(f, torch.Tensor)]
 
 
