@@ -69,11 +69,11 @@ def _at(
 ) -> Iterator[Any]:
     made = cls(*pools, *rest)
     if state is not None:
-        _quietly(made.__setstate__, state)
+        quietly(made.__setstate__, state)
     return advanced(made, steps)
 
 
-def _quietly(fn: Any, *args: object) -> Any:
+def quietly(fn: Any, *args: object) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return fn(*args)
@@ -116,7 +116,7 @@ def _combinations(cls: type) -> None:
 
 def _reduce(tx: Trace, self: Value, /) -> Value:
     it: Any = self.base_value()
-    _, args, *state = _quietly(it.at(it.index).__reduce__)
+    _, args, *state = quietly(it.at(it.index).__reduce__)
     ended = args == ((),) or (it.pools and not args)
     pools = [TupleValue([])] if ended else list(it.pools)
     made = [*pools, *(tx.interp.const(a) for a in args[len(pools) :])]

@@ -9,8 +9,8 @@ combinatoric classes, whose steps run no user code, are in ``combinatorics``.
 import itertools
 import operator
 import sys
-import warnings
 
+from torchsmith_tracer._src.values.builtins.combinatorics import quietly
 from torchsmith_tracer._src.values.twins import twin
 
 _CELLS = 57  # values in one link of a tee
@@ -33,9 +33,7 @@ class _Iterator:
         real, args, *rest = played.__reduce__()
         made = (cls if real is type(played) else real)(*args)
         if rest and rest[0] is not None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
-                made.__setstate__(rest[0])
+            quietly(made.__setstate__, rest[0])
         return made
 
 
@@ -579,9 +577,7 @@ class groupby(_Iterator):
         made = cls(it, func)
         if target:
             item = (value or (None,))[0]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
-                made.__setstate__(((key or target)[0], item, target[0]))
+            quietly(made.__setstate__, ((key or target)[0], item, target[0]))
             if not value:  # its group has given the item away
                 next(new_group(made, target[0]), None)
         return made
