@@ -46,6 +46,13 @@ def stored(x, n):
         lambda x, n: (x * n, str(n), repr(n), format(n, ">9")),
         lambda x, n: (x * n, f"{n:9.3f}|{n!r}|{n!s}"),
         lambda x, n: (x * n, "%s of %r" % (n, n * 2)),
+        lambda x, n: (x * n, "%d|%5d|%-5d|%05d|%+d|% d|%i%%" % ((n,) * 7)),
+        lambda x, n: (x * n, "%5.2f|%e|%g|%.0f|%-9.1f" % ((n,) * 5)),
+        lambda x, n: (x * n, "%(of)4d %(in)s %(of)s" % {"of": n, "in": "a"}),
+        lambda x, n: (x * n, "%s: %.3f" % ("loss", n / 3), "%s" % [n]),
+        lambda x, n: (x * n, "{} {:>9}".format(n, n)),
+        lambda x, n: (x * n, "{a} {b[0]:+} {c.real} {{}} {d}".format(a=n, b=[n], c=n, d="{}")),
+        lambda x, n: (x * n, "{a}{a}".format_map({"a": n}), "{:{w}}".format(n, w=9)),
         lambda x, n: (x * n, f"{n}" + "a", "a" + f"{n}", f"{n}{f'{n}b'}"),
         lambda x, n: (x * n, bool(f"{n}")),
         raising,
@@ -71,6 +78,16 @@ def test_one_symbolic_version(fn, numbers, capture):
         lambda x, n: (x + 1, f"{n:zz}"),
         lambda x, n: (x + 1, f"{n!s:>8}"),
         lambda x, n: (x + 1, f"{n:c}"),
+        lambda x, n: (x + 1, "%c" % n),
+        lambda x, n: (x + 1, "%5%|%d" % n),  # noqa: F509
+        lambda x, n: (x + 1, "%*d" % (5, n)),
+        lambda x, n: (x + 1, "%d %d" % n),
+        lambda x, n: (x + 1, "%d" % (n, 1)),  # noqa: F507
+        lambda x, n: (x + 1, "%(a)d" % n),
+        lambda x, n: (x + 1, "%z" % n),  # noqa: F509
+        lambda x, n: (x + 1, "{!r:>9}|{:>{n}}".format(n, "a", n=int(abs(n)))),
+        lambda x, n: (x + 1, "{} {}".format(n)),  # noqa: F524
+        lambda x, n: (x + 1, "{:zz}".format(n)),
     ],
 )
 @pytest.mark.parametrize("numbers", [(3, 4, 50, 45, 3), (3.5, 4.0, 50.25, 45.5)])

@@ -109,21 +109,26 @@ class AddressedText(BuiltinObject):
         return cg.call(_written, cg.const(template), *objects)
 
 
-class CountText(Value):
-    """``format(n, spec)`` for a number that varies between calls."""
+def directed(value: object, spec: str) -> str:
+    """``spec % value`` of one directive."""
+    return spec % (value,)
 
-    __slots__ = ("number", "spec")
+
+class CountText(Value):
+    """``write(n, spec)``, as ``format`` does, for a number that varies between calls."""
+
+    __slots__ = ("number", "spec", "write")
     cls = str
 
-    def __init__(self, number: SymNumValue, spec: str) -> None:
+    def __init__(self, number: SymNumValue, spec: str, write: Callable[..., str]) -> None:
         super().__init__(None)
-        self.number, self.spec = number, spec
+        self.number, self.spec, self.write = number, spec, write
 
     def as_constant(self) -> str:
-        return format(self.number.specialize(), self.spec)
+        return self.write(self.number.specialize(), self.spec)
 
     def reconstruct(self, cg: Emitter) -> str:
-        return cg.call(format, self.number, cg.const(self.spec))
+        return cg.call(self.write, self.number, cg.const(self.spec))
 
 
 class VaryingText(AddressedText):
@@ -162,14 +167,14 @@ for _slot in "richcompare contains hash_key getitem getattr length iter".split()
     setattr(VaryingText, _slot, _of_known(_slot))
 
 
-def number_text(tx: Trace, number: SymNumValue, spec: str) -> Value:
-    """``format(number, spec)`` for an int or float, which raises what it raises for this one."""
+def number_text(tx: Trace, number: SymNumValue, spec: str, write: Callable[..., str]) -> Value:
+    """``write(number, spec)`` for an int or float, which raises what it raises for this one."""
     known = number.python_type()(number.sym.node.hint)  # of this call
     try:
-        format(known, spec)
-    except (ValueError, OverflowError):
-        return tx.interp.fold(format, number.specialize(), spec)
-    return VaryingText([CountText(number, spec)])
+        write(known, spec)
+    except (TypeError, ValueError, OverflowError):
+        return tx.interp.fold(write, number.specialize(), spec)
+    return VaryingText([CountText(number, spec, write)])
 
 
 def _has_numbers(text: AddressedText) -> bool:

@@ -162,11 +162,11 @@ class SymNumValue(Value):
         """``str`` and ``repr``."""
         return self.format(tx, "")
 
-    def format(self, tx: Trace, spec: str) -> Value:
-        """``format(self, spec)``, which need not be known while tracing."""
+    def format(self, tx: Trace, spec: str, write: Callable[..., str] = format) -> Value:
+        """``write(self, spec)``, which need not be known while tracing."""
         if isinstance(self.sym, torch.SymBool) or self.sym.node.hint is None or spec.endswith("c"):
-            return tx.interp.fold(format, self.specialize(), spec)
-        return number_text(tx, self, spec)
+            return tx.interp.fold(write, self.specialize(), spec)
+        return number_text(tx, self, spec, write)
 
     def call_builtin(
         self, tx: Trace, obj: object, args: Sequence[Value], kwargs: dict[str, Value]

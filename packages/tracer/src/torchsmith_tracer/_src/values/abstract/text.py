@@ -11,7 +11,7 @@ from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.values.abstract.part import Part
-from torchsmith_tracer._src.values.addresses import at_address, joined
+from torchsmith_tracer._src.values.addresses import at_address, directed, joined
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue
@@ -184,37 +184,36 @@ class Texts(Part):
     def percent(self, template: str, operand: Value) -> Value:
         """``template % operand`` where the texts of the operand are not all known."""
         base = operand.base_value()
-        parts = [operand]
-        if isinstance(base, TupleValue | DictValue):
-            parts = base.unpack(self.tx) if isinstance(base, TupleValue) else base.values(self.tx)
-        asked = _ASKS.search(template) and any(isinstance(part, ObjectValue) for part in parts)
-        asked = asked or in_python(lookup(self.tx, operand.python_type(), "__getitem__"))
-        pieces = _PERCENT.split(template)
-        only_texts = not any("%" in literal for literal in pieces[::3])
-        asked = asked or (only_texts and any(isinstance(part, SymNumValue) for part in parts))
-        known = self.interp.UNKNOWN if asked else self.interp.try_concrete(operand)
-        if known is not self.interp.UNKNOWN:
-            return self.interp.fold(operator.mod, template, known)
-        if not only_texts:
-            raise Unsupported("not-constant", what=operand.describe())
+        if "%" in _PERCENT.sub("", template):
+            return self.interp.fold(operator.mod, template, self.interp.concrete(operand))
+        kind = operand.python_type()
+        mapping = lookup(self.tx, kind, "__getitem__") and not issubclass(kind, tuple | str)
         values = iter(base.unpack(self.tx) if isinstance(base, TupleValue) else [operand])
         out: list[Value] = []
-        for i, piece in enumerate(pieces):
-            name, how = pieces[i - 1], piece
-            if i % 3 == 0:
-                out.append(ConstantValue(piece))
-            elif i % 3 == 1:
+        end = 0
+        for found in _PERCENT.finditer(template):
+            name, shape, how, sign = found.groups()
+            out.append(ConstantValue(template[end : found.start()] + (sign or "")))
+            end = found.end()
+            if sign:
                 continue
-            elif how == "%":
-                out.append(ConstantValue("%"))
-            elif name is not None:
-                out.append(self.convert(operand.getitem(self.tx, ConstantValue(name)), _HOW[how]))
-                values = iter(())
-            else:
-                if (value := next(values, None)) is None:
-                    raise self.interp.error(TypeError, "not enough arguments for format string")
-                out.append(self.convert(value, _HOW[how]))
-        if next(values, None) is not None and not self.interp.is_mapping(operand):
+            value: Value | None
+            if name is not None and not mapping:
+                raise self.interp.error(TypeError, "format requires a mapping")
+            if name is not None:
+                value, values = operand.getitem(self.tx, ConstantValue(name)), iter(())
+            elif (value := next(values, None)) is None:
+                raise self.interp.error(TypeError, "not enough arguments for format string")
+            if isinstance(value, SymNumValue):
+                out.append(value.format(self.tx, f"%{shape}{how}", directed))
+                continue
+            if how in _HOW:
+                value, how = self.convert(value, _HOW[how]), "s"
+            if shape or how != "s":
+                value = self.interp.fold(directed, self.interp.concrete(value), f"%{shape}{how}")
+            out.append(value)
+        out.append(ConstantValue(template[end:]))
+        if next(values, None) is not None and not mapping:
             message = "not all arguments converted during string formatting"
             raise self.interp.error(TypeError, message)
         return joined(out)
@@ -236,8 +235,7 @@ class Texts(Part):
 
 _BRACKETS: dict[type, tuple[str, str]] = {ListValue: ("[", "]"), TupleValue: ("(", ")")}
 _NAMED = (set, frozenset, deque, OrderedDict, defaultdict)
-_PERCENT = re.compile(r"%(?:\((\w*)\))?([sra%])")
-_ASKS = re.compile(r"%[^%a-zA-Z]*(?:\(\w*\))?[^%a-zA-Z]*[srafFeEgG]")  # not only the content
+_PERCENT = re.compile(r"%(?:\((\w*)\))?(?:([-+ #0]*\d*(?:\.\d+)?)([sradiuoxXeEfFgG])|(%))")
 _HOW = {"s": "str", "r": "repr", "a": "ascii"}
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+import re
 import sys
 import types
 from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
-from torchsmith_tracer._src.values.addresses import AddressedText, joined
+from torchsmith_tracer._src.values.addresses import AddressedText, VaryingText, joined
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying, polyfills
 from torchsmith_tracer._src.values.builtins.functions import is_instance
@@ -324,16 +325,24 @@ _end("endswith", -1)
 
 
 class _Formatted:
-    """Stands for a value inside the host's ``str.format``."""
+    """Stands for a value inside the host's ``str.format``; texts that vary are put in ``left``, and
+    their places marked."""
 
-    __slots__ = ("_tx", "_value")
+    __slots__ = ("_left", "_tx", "_value")
 
-    def __init__(self, tx: Trace, value: Value) -> None:
+    def __init__(self, tx: Trace, value: Value, left: list[Value]) -> None:
         self._tx = tx
         self._value = value
+        self._left = left
 
     def __format__(self, spec: str) -> str:
+        # Within a specification they must be known.
+        known = lambda mark: str(self._tx.interp.concrete(self._left[int(mark[1])]))
+        spec = _MARK.sub(known, spec)
         text = self._tx.interp.format(self._value, ConstantValue(spec))
+        if type(text) is VaryingText:
+            self._left.append(text)
+            return f"\0of the tracer {len(self._left) - 1}\0"
         return str(self._tx.interp.concrete(text))
 
     def __str__(self) -> str:
@@ -345,29 +354,32 @@ class _Formatted:
     def __getattribute__(self, name: str) -> object:
         if name in _Formatted.__slots__:
             return object.__getattribute__(self, name)
-        return _Formatted(self._tx, self._value.getattr(self._tx, name))
+        return _Formatted(self._tx, self._value.getattr(self._tx, name), self._left)
 
     def __getitem__(self, key: object) -> _Formatted:
         tx = self._tx
-        return _Formatted(tx, self._value.getitem(tx, tx.interp.const(key)))
+        return _Formatted(tx, self._value.getitem(tx, tx.interp.const(key)), self._left)
+
+
+_MARK = re.compile("\0of the tracer (\\d+)\0")
 
 
 @method(str, "format")
 def _format(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    left: list[Value] = []
     template = tx.interp.concrete(self)
     assert isinstance(template, str)
-    hosts = [_Formatted(tx, a) for a in args]
-    named = {k: _Formatted(tx, v) for k, v in kwargs.items()}
-    return ConstantValue(tx.interp.hosted(template.format, *hosts, **named))
+    hosts = [_Formatted(tx, a, left) for a in args]
+    named = {k: _Formatted(tx, v, left) for k, v in kwargs.items()}
+    text: str = tx.interp.hosted(template.format, *hosts, **named)
+    parts = _MARK.split(text)
+    return joined(left[int(p)] if i % 2 else ConstantValue(p) for i, p in enumerate(parts))
 
 
 @method(str, "format_map")
 def _format_map(tx: Trace, self: Value, mapping: Value, /) -> Value:
-    template = tx.interp.concrete(self)
-    assert isinstance(template, str)
     table = mapping.base_value()
     own = in_python(lookup(tx, mapping.python_type(), "__getitem__"))
     if own or not isinstance(table, DictValue):
         raise Unsupported("opaque-call", what="str.format_map of this mapping")
-    named = {str(k): _Formatted(tx, v) for k, (_, v) in table.table.items()}
-    return ConstantValue(tx.interp.hosted(template.format_map, named))
+    return _format(tx, self, **{str(k): v for k, (_, v) in table.table.items()})
