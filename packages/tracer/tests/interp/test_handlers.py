@@ -498,7 +498,59 @@ def unbound_in_an_outer_function(x, bound):
     return (lambda: y)()
 
 
-@pytest.mark.parametrize("fn", [unbound_variable_of_its_own, unbound_in_an_outer_function])
+def unbound_after_a_break(x, bound):
+    print("between", flush=True)
+    if bound:
+        y = x * 2
+    later = lambda: y  # noqa: E731
+    try:
+        return y + len([later])
+    except UnboundLocalError as e:
+        return str(e), e.name
+
+
+def deleted_after_a_break(x, bound):
+    y = x * 2
+    later = lambda: y  # noqa: E731, F821
+    if not bound:
+        del y
+    print("between", flush=True)
+    del y
+    return later
+
+
+def read_after_a_break(x, bound):
+    if bound:
+        y = x * 2
+
+    def inner():
+        print("between", flush=True)
+        return y
+
+    out = inner()
+    y = x
+    return out
+
+
+def read_within_a_break(x, bound):
+    print("between", flush=True)
+    z = x + y  # noqa: F821
+    later = lambda: y  # noqa: E731
+    y = z
+    return later
+
+
+UNBOUND = [
+    unbound_variable_of_its_own,
+    unbound_in_an_outer_function,
+    unbound_after_a_break,
+    deleted_after_a_break,
+    read_after_a_break,
+    read_within_a_break,
+]
+
+
+@pytest.mark.parametrize("fn", UNBOUND)
 @pytest.mark.parametrize("bound", [True, False])
 def test_errors_of_unbound_variables_that_closures_share(agree, fn, bound):
     agree(fn, torch.ones(3), bound)

@@ -154,7 +154,7 @@ def _frame_step(
         original = decode(code)
         plan = native(code, original, original.instructions[index])
         name = str(ins.argval)
-        own = ins.opname == "LOAD_DEREF" and name in code.co_cellvars
+        own = ins.opname in ("LOAD_DEREF", "DELETE_DEREF") and name in code.co_cellvars
         if own and state.cells[name].load(trace) is None:
             # Not bound: as a free variable, which it is in a step, it would have another error.
             missing = Instr("LOAD_FAST_CHECK" if VERSION > (3, 11) else "LOAD_FAST", name)

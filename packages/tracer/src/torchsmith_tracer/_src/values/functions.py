@@ -6,7 +6,7 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import AttrSource, ClosureSource, ItemSource, PinnedSource
+from torchsmith_guards import AttrSource, ClosureSource, ItemSource, PinnedSource, ResultSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED, Deleted
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.emitter import Emitter
     from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.namespaces import NamespaceValue
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    return cell == types.CellType()  # contents are not compared with none
 
 
 class CellValue(Value):
@@ -61,16 +65,14 @@ class CellValue(Value):
         """The contents, or None when the cell is empty."""
         if self._unread:
             assert self.obj is not None
-            try:
-                obj = self.obj.cell_contents
-            except ValueError as e:
-                # No guard says that a cell is empty: the read itself finds out, at every call.
-                what = "a variable of an enclosing function that has no value now"
-                raise Unsupported("unsupported-slot", what=what) from e
+            assert self.contents_source is not None, "a real cell has a source"
+            if _is_empty(self.obj):
+                place = self.source or PinnedSource(self.obj)
+                tx.builder.wrap(True, ResultSource(place, _is_empty))
+                return None
             # Not kept: a rollback removes the guards that wrapping has installed, and the
             # builder has its own memory.
-            assert self.contents_source is not None, "a real cell has a source"
-            return tx.builder.wrap(obj, self.contents_source)
+            return tx.builder.wrap(self.obj.cell_contents, self.contents_source)
         return self.contents
 
     def store(self, tx: Trace, value: Value | None) -> None:
