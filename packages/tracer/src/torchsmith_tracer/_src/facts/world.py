@@ -13,6 +13,7 @@ Facts about a class are guarded once per class and name, whatever the number of 
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from abc import ABCMeta
@@ -58,7 +59,10 @@ _TENSOR_CLASSES = {cls: dict(class_dict(cls)) for cls in (torch.Tensor, base_ten
 
 
 def own_dict(obj: object) -> object:
-    """``obj.__dict__``, whatever the class makes of that name."""
+    """``obj.__dict__``, whatever the class makes of that name. A partial gets none from being
+    asked: one that has a dict would not merge with a partial that is made of it."""
+    if issubclass(type(obj), functools.partial):
+        return functools.partial.__reduce__(obj)[2][3] or types.MappingProxyType({})
     return object.__getattribute__(obj, "__dict__")
 
 
@@ -231,9 +235,9 @@ class World:
     def own_table(self, obj: object, source: Source) -> Source:
         """The path to ``obj.__dict__``, which runs no code of the object's class."""
         tables = map(class_dict, class_mro(type(obj)))
-        if any(isinstance(t.get("__getattribute__"), types.FunctionType) for t in tables):
-            return ResultSource(source, own_dict)
-        return AttrSource(source, "__dict__")
+        asked = any(isinstance(t.get("__getattribute__"), types.FunctionType) for t in tables)
+        asked = asked or issubclass(type(obj), functools.partial)
+        return ResultSource(source, own_dict) if asked else AttrSource(source, "__dict__")
 
     def instance_entry(
         self, obj: object, source: Source, name: str, place: Source | None = None
