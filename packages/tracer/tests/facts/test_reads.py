@@ -44,7 +44,7 @@ ALLOWED = {
     ),
     "looks whether there is anything to read, which the world then reads, or guards beside it": (
         "values/builtins/library.py _environ_getitem",
-        "values/functions.py _attribute instance_get",
+        "values/functions.py _attribute",
         "values/modules.py changed_table _registers _without_hooks table_get",
         "values/namespaces.py _own_getattr _read getattr",
         "values/contexts.py _leave_existing _read",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import math
 import re
+import sys
 import threading
 import types
 import weakref
@@ -21,7 +22,7 @@ import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import nn
@@ -476,6 +477,10 @@ class Builder:
             assert holder.source is not None
             self._same_object(obj, self.tx.world.own_table(holder.obj, holder.source), source)
             return self.tx.interp.instance_dict(holder)
+        module = sys.modules.get(str(obj.get("__name__"))) if type(obj) is dict else None
+        if id(obj) in self.tx.interp.namespaces or getattr(module, "__dict__", None) is obj:
+            self.guard(source, GuardKind.ID, obj, "globals of a module")
+            return self.tx.interp.namespace(cast("dict[str, object]", obj))
         kind = storage_base(type(obj))
         factory: Value | None = None
         if isinstance(obj, defaultdict):

@@ -7,6 +7,7 @@ import sys
 import types
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
+from torchsmith_tracer._src.effects.journal import Deleted
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 
@@ -114,14 +115,29 @@ _MISSING = object()
 
 
 class HasInstanceDict:
-    """Mixin of values that have an instance ``__dict__``."""
+    """Mixin of values that have an instance ``__dict__``; that of ``real``, if it exists."""
 
     __slots__ = ()
 
     def instance_get(self, tx: Trace, name: str) -> Value | None:
         """The entry of the instance dict, or None."""
-        raise NotImplementedError(name)
+        if (stored := tx.journal.load_attr(self, name)) is not None:  # type: ignore[arg-type]
+            return None if isinstance(stored, Deleted) else stored
+        real, source = self.real, self.source  # type: ignore[attr-defined]
+        return None if source is None else tx.world.instance_entry(real, source, name)
 
     def instance_set(self, tx: Trace, name: str, value: Value) -> None:
         """Store into the instance dict."""
         tx.journal.store_attr(self, name, value)  # type: ignore[arg-type]
+
+    def instance_names(self, tx: Trace) -> list[str]:
+        """Names in the instance dict, in order."""
+        real = tx.world.instance_names(self.real, self.source)  # type: ignore[attr-defined]
+        return tx.journal.names(self, real)  # type: ignore[arg-type]
+
+    def guard_missing(self, tx: Trace, name: str) -> None:
+        """Guard that the dict of an existing object lacks ``name``."""
+        real, source = self.real, self.source  # type: ignore[attr-defined]
+        stored = tx.journal.load_attr(self, name)  # type: ignore[arg-type]
+        if real is not None and source is not None and stored is None:
+            tx.world.no_entry(real, source, name, f"attribute {name!r} is not there")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchsmith_guards import AttrSource, ClosureSource, ItemSource, PinnedSource, ResultSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.effects.journal import DELETED, Deleted
+from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
 from torchsmith_tracer._src.values.builtin_object import (
     BuiltinObject,
@@ -110,7 +110,7 @@ class CellValue(Value):
             cg.set_attr(self, "cell_contents", self.contents)
 
 
-class FunctionValue(Value, HasInstanceDict):
+class FunctionValue(HasInstanceDict, Value):
     """A Python function, existing (``fn``) or made by traced code (``fn`` None).
 
     Attributes:
@@ -267,22 +267,11 @@ class FunctionValue(Value, HasInstanceDict):
         """The real function, if any."""
         return self.fn
 
-    def instance_get(self, tx: Trace, name: str) -> Value | None:
-        if (stored := tx.journal.load_attr(self, name)) is not None:
-            return None if isinstance(stored, Deleted) else stored
-        if self.fn is None or name not in self.fn.__dict__:
-            return None
-        return self._attribute(tx, name)
+    real = obj
 
     def instance_names(self, tx: Trace) -> list[str]:
-        real = tx.world.instance_names(self.fn, self.source)
-        names = tx.journal.names(self, real)
-        return [n for n in names if n in real or n not in _PER_FUNCTION]
-
-    def guard_missing(self, tx: Trace, name: str) -> None:
-        if self.source is not None and tx.journal.load_attr(self, name) is None:
-            source = AttrSource(self.source, "__dict__")
-            tx.world.missing(source, name, "function attribute was looked up")
+        own = tx.world.instance_names(self.fn, self.source)
+        return [n for n in super().instance_names(tx) if n in own or n not in _PER_FUNCTION]
 
     def hash_key(self, tx: Trace) -> object:
         return self.fn if self.fn is not None else tx.interp.identity_key(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -11,7 +11,6 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
-from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.mappings import DictValue, Table
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
@@ -21,9 +20,9 @@ class InstanceDictValue(DictValue):
 
     __slots__ = ()
     tx: Trace
-    instance: ObjectValue | FunctionValue | DictValue
+    instance: ObjectValue  # or another value that ``HasInstanceDict``
 
-    def __init__(self, tx: Trace, instance: ObjectValue | FunctionValue | DictValue) -> None:
+    def __init__(self, tx: Trace, instance: Any) -> None:
         self.tx = tx
         self.instance = instance
         super().__init__()

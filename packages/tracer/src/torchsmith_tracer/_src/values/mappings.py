@@ -150,23 +150,6 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
         return {k.as_constant(): v.as_proxy() for k, v in self.table.values()}
 
     # --- attributes ------------------------------------------------------------------------
-    def instance_get(self, tx: Trace, name: str) -> Value | None:
-        if (stored := tx.journal.load_attr(self, name)) is not None:
-            return stored if isinstance(stored, Value) else None
-        if self.real is None or self.source is None:
-            return None
-        return tx.world.instance_entry(self.real, self.source, name)
-
-    def instance_names(self, tx: Trace) -> list[str]:
-        real = () if self.real is None else tx.world.instance_names(self.real, self.source)
-        return tx.journal.names(self, real)
-
-    def guard_missing(self, tx: Trace, name: str) -> None:
-        stored = tx.journal.load_attr(self, name) is not None
-        if self.real is not None and self.source is not None and not stored:
-            why = f"attribute {name!r} is not there"
-            tx.world.no_entry(self.real, self.source, name, why)
-
     def _takes_attribute(self, name: str) -> builtins.bool:
         return bool(self.cls.__dictoffset__) and name not in ("__class__", "__dict__")
 

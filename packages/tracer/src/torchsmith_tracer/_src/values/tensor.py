@@ -25,6 +25,7 @@ from torchsmith_tracer._src.torch_private import legacy_tensor_types, no_torch_f
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, NumberText
 from torchsmith_tracer._src.values.base import MethodOf, Value
+from torchsmith_tracer._src.values.builtin_object import HasInstanceDict
 from torchsmith_tracer._src.values.constants import COMPARE, NONE, UNARY, ConstantValue, dunder
 from torchsmith_tracer._src.values.containers import SliceValue, TupleValue
 from torchsmith_tracer._src.values.contexts import FunctionMode
@@ -46,7 +47,7 @@ _SLOT_METHODS = frozenset(
 )
 
 
-class TensorValue(Value):
+class TensorValue(HasInstanceDict, Value):
     """See the module's docstring.
 
     Attributes:
@@ -113,20 +114,15 @@ class TensorValue(Value):
                 return TensorMethod(self, name)
             if attr is not None and name not in ("__dict__", "__doc__", "__module__"):
                 raise Unsupported("tensor-attribute", what=name, tensor=self.describe())
-            if (found := self._user_attribute(tx, name)) is not None:
+            if (found := self.instance_get(tx, name)) is not None:  # the user has put it there
                 return found
+            if self.real is not None and self.source is not None:
+                why = f"tensor attribute {name!r} was looked up"
+                tx.guards.add(Guard(self.source, GuardKind.HASATTR, (name, False), why))
         raise self.no_attribute(tx, name)
 
-    def _user_attribute(self, tx: Trace, name: str) -> Value | None:
-        """An attribute that the user has put on the real tensor."""
-        if self.real is None:
-            return None
-        if self.source is not None:
-            if (found := tx.world.instance_entry(self.real, self.source, name)) is not None:
-                return found
-            why = f"tensor attribute {name!r} was looked up"
-            tx.guards.add(Guard(self.source, GuardKind.HASATTR, (name, False), why))
-        return None
+    def instance_names(self, tx: Trace) -> list[str]:
+        return [name for name in super().instance_names(tx) if name not in STORES]
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         store = STORES.get(name)
@@ -516,6 +512,8 @@ def _class(tx: Trace, tensor: TensorValue) -> Value:
 
 
 def _user_dict(tx: Trace, tensor: TensorValue) -> Value:
+    if type(tensor) is TensorValue:
+        return tx.interp.instance_dict(tensor)
     raise Unsupported("tensor-attribute", what="__dict__", tensor=tensor.describe())
 
 

@@ -9,12 +9,12 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, PlainObject
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict, PlainObject
 from torchsmith_tracer._src.values.builtins.weak import reached
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.exceptions import UNDELETABLE, set_field
-from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue
 from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
 from torchsmith_tracer._src.values.lookup import (
     C_DATA,
@@ -226,11 +226,9 @@ class Attributes(Part):
 
     def instance_dict(self, value: Value) -> Value:
         """``vars(value)`` as a live view of the instance's attributes."""
-        if isinstance(value, ObjectValue | FunctionValue | DictValue):
+        if isinstance(value, HasInstanceDict):
             return InstanceDictValue(self.tx, value)
-        known = self.tx.journal.attrs.get(value) or {}
-        pairs = {k: v for k, v in known.items() if isinstance(v, Value)}
-        return self.interp.dict(pairs)
+        raise Unsupported("opaque-attribute", what=f"__dict__ of {value.describe()}")
 
     def class_dict(self, cls: ClassValue) -> Value:
         """``cls.__dict__``."""
