@@ -41,7 +41,10 @@ class Texts(Part):
         if how == "str":
             return self.str_of(value)
         text = self.repr_of(value)
-        return text if how == "repr" else self.interp.fold(ascii, _Text(self.interp.concrete(text)))
+        if how == "repr":
+            return text
+        known = str(self.interp.concrete(text))
+        return ConstantValue(known.encode("ascii", "backslashreplace").decode())
 
     def str_of(self, value: Value) -> Value:
         """``str(value)``."""
@@ -246,13 +249,3 @@ def _listed(left: str, items: list[list[str | Value]], right: str) -> Value:
         out += [", ", *item] if i else item
     out.append(right)
     return joined(ConstantValue(p) if isinstance(p, str) else p for p in out)
-
-
-class _Text:
-    """Lends ``ascii`` a ready-made repr."""
-
-    def __init__(self, text: object) -> None:
-        self.text = str(text)
-
-    def __repr__(self) -> str:
-        return self.text
