@@ -750,9 +750,9 @@ class Builder:
         namespaces and exceptions."""
         if is_struct_sequence(kind) or issubclass(kind, BaseException | types.SimpleNamespace):
             return False
-        # Has another dict in each thread, or is in a table that anybody's collection changes.
+        # Runs code in each thread, or is in a table that anybody's collection changes.
         if issubclass(kind, (threading.local, weakref.finalize)):
-            return True
+            return kind is not threading.local
         of_statement = kind.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
         return not of_statement or kind.__module__.partition(".")[0] == "numpy"
 

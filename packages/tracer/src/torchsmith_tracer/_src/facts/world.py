@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import types
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
@@ -63,6 +64,8 @@ def own_dict(obj: object) -> object:
     asked: one that has a dict would not merge with a partial that is made of it."""
     if issubclass(type(obj), functools.partial):
         return functools.partial.__reduce__(obj)[2][3] or types.MappingProxyType({})
+    if type(obj) is threading.local:
+        return obj.__dict__  # that of this thread
     return object.__getattribute__(obj, "__dict__")
 
 

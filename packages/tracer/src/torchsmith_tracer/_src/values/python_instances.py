@@ -11,6 +11,7 @@ import _random
 import collections
 import enum
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -188,7 +189,7 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
 
     def has_dict(self) -> bool:
         """Whether instances of the class have a ``__dict__``."""
-        return self.cls.__dictoffset__ != 0
+        return self.cls.__dictoffset__ != 0 or self.cls is threading.local
 
     def _require_dict(self, tx: Trace, name: str, found: Found | None) -> None:
         if not self.has_dict() and not self._in_twin(name):
