@@ -113,3 +113,32 @@ def test_a_variable_holds_the_globals(capture, program):
             del sys.modules["holds_globals"]
 
     program(body)
+
+
+USES = [
+    "table.update(n=table['n'] + 1)",
+    "table.setdefault('m', []).append(n)",
+    "table.pop('m', 0)",
+    "sorted(name for name in table.keys() if name in ('n', 'm'))",
+    "[value for name, value in table.items() if name == 'n']",
+    "3 in table.values()",
+    "table.copy()['n'] + dict(table)['n'] + {**table}['n']",
+    "(bool(table), len(table) > 2, table == {1: 2}, table is globals(), 'm' in table)",
+    "(table.get('n'), table.get('m', 7), '%(n)s' % table, '{n}'.format_map(table))",
+    "(table.__setitem__('n', 4), n, table.__getitem__('n'), isinstance(table, dict))",
+]
+
+
+@pytest.mark.parametrize("table", ["space", "globals()"])
+@pytest.mark.parametrize("use", USES)
+def test_the_globals_answer_as_a_dict(capture, program, use, table):
+    def body(compile):
+        space = {"n": 1, "__name__": "answers_as_a_dict"}
+        space["space"] = space
+        exec(f"def step(x):\n    return x * n, {use.replace('table', table)}, n", space)
+        compiled = compile(space["step"])
+        out = [compiled(X), compiled(X), space["n"]]
+        space["n"] = 3
+        return [*out, compiled(X), space.get("m")]
+
+    program(body, broken=True)

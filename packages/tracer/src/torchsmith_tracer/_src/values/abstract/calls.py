@@ -50,6 +50,7 @@ from torchsmith_tracer._src.values.construction import construct, make_twin
 from torchsmith_tracer._src.values.functions import BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
+from torchsmith_tracer._src.values.namespaces import NamespaceValue
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.python_instances import (
     EnumValue,
@@ -263,7 +264,8 @@ class Calls(Part):
             if played is not None and played.owner is not object:
                 method = bind(tx, played, receiver, self.interp.type_of(receiver), name)
                 return method.call(tx, args, kwargs)
-        if (handler := registry.find_method(owner, base, name)) is not None:
+        handler = registry.find_method(owner, base, name)
+        if handler is not None and not isinstance(base, NamespaceValue):  # whose table is not known
             result = registry.invoke(tx, handler, descriptor, [receiver, *args], kwargs)
             if result is not None:
                 return result
