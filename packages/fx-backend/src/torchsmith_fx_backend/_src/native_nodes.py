@@ -10,6 +10,7 @@ the bodies of branches and loops compiled.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import operator
 import re
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.any_sizes import AnySizes
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES, SymbolNodes
 from torchsmith_fx_backend._src.capture.torch_private import (
     FakeTensor,
@@ -26,7 +28,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     is_setting,
     is_wrapper,
 )
-from torchsmith_fx_backend._src.captured import example_of, is_foreign, untold
+from torchsmith_fx_backend._src.captured import example_of, is_foreign, is_symbolic, untold
 from torchsmith_fx_backend._src.nested import Compile
 from torchsmith_fx_backend.errors import UntrackedError
 
@@ -271,7 +273,8 @@ def _sizes_known(values: Iterable[object]) -> bool:
 
 
 class _Later(torch.nn.Module):
-    """A part that is compiled for the tensors of its first call."""
+    """A part that is compiled for the tensors of its first call, which comes too late for guards
+    of the frame: what compiling assumes of sizes that vary is checked here."""
 
     def __init__(self, part: fx.GraphModule, compile_part: Compile) -> None:
         super().__init__()
@@ -280,7 +283,10 @@ class _Later(torch.nn.Module):
 
     def forward(self, *inputs: object) -> Any:
         if self.compiled is None:
-            self.compiled = self.compile_part(self.part, inputs)
+            examples = map(example_of, self.part.graph.find_nodes(op="placeholder"), inputs)
+            vary = any(map(is_symbolic, examples))
+            make = functools.partial(AnySizes, build=self.compile_part)
+            self.compiled = (make if vary else self.compile_part)(self.part, inputs)
         # Called as a module, a graph prints a traceback of its own of what the program raises.
         run = self.compiled
         return (run.forward if isinstance(run, fx.GraphModule) else run)(*inputs)
