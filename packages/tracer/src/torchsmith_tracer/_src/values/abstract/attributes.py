@@ -228,7 +228,8 @@ class Attributes(Part):
         """``vars(value)`` as a live view of the instance's attributes."""
         if isinstance(value, HasInstanceDict):
             return InstanceDictValue(self.tx, value)
-        raise Unsupported("opaque-attribute", what=f"__dict__ of {value.describe()}")
+        known = self.tx.journal.attrs.get(value) or {}
+        return self.interp.dict({k: v for k, v in known.items() if isinstance(v, Value)})
 
     def class_dict(self, cls: ClassValue) -> Value:
         """``cls.__dict__``."""
