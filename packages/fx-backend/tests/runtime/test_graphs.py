@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,26 @@ def test_out_variant_lookup() -> None:
     assert out_variant(aten.topk.default) is None
 
 
+# Those that write the memory of their first argument, with what else they take.
+WRITES = {
+    "select_scatter.out": (torch.ones(4), 1, 2),
+    "slice_scatter.out": (torch.ones(4, 2), 1, 1, 3),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_every_direct_write_equals_its_overload(name: str, cache: Cache) -> None:
+    packet, _, overload = name.partition(".")
+    part, *where = WRITES[name]
+    call = extern(getattr(getattr(aten, packet), overload), Name("x"), Name("y"), *where)
+    call = replace(call, kwargs=(("out", Name("x")),))
+    x = torch.randn(4, 4)
+    want = getattr(aten, packet)(x, part, *where)
+    (got,) = build(Plan(("x", "y"), (), (call,), (Name("r"),)), cache=cache)(x, part)
+    assert torch.equal(got, want) and torch.equal(x, want)
+    assert got.data_ptr() == x.data_ptr()
+
+
 def test_every_direct_function_equals_its_overload(cache: Cache) -> None:
     """The cheaper call of the table takes the same arguments and gives the same result."""
     from torchsmith_fx_backend._src.codegen.wrapper import _DIRECT
@@ -224,7 +245,7 @@ def test_every_direct_function_equals_its_overload(cache: Cache) -> None:
         "linalg_lu_factor_ex.default": (b,),
         "linalg_qr.default": (b, "complete"),
     }  # fmt: skip
-    assert {f"aten.{name}" for name in samples} == set(_DIRECT)
+    assert {f"aten.{name}" for name in (*samples, *WRITES)} == set(_DIRECT)
     for name, arguments in samples.items():
         packet, _, overload = name.partition(".")
         target = getattr(getattr(aten, packet), overload)
