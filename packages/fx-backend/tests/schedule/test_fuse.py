@@ -65,6 +65,15 @@ def test_a_reduction_that_nothing_needs_leaves_no_axis():
     assert kernel.reduce_from == len(kernel.ranges)
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_what_is_stored_along_a_reduction_that_nothing_needs_is_stored(shape):
+    def fn(x):
+        return torch.where(x != x.sum(-1, keepdim=True), x, x)
+
+    for kernel in kernels(check(fn, torch.randn(shape))):
+        assert kernel.reduce_from == len(kernel.ranges)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_residual_and_rms_norm(dtype):
     def fn(x, y, w):

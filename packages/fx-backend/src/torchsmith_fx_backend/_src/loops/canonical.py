@@ -135,8 +135,11 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     body = live([*nest.nodes, *written])
     sizes = dict(nest.sizes)
     outer = [a for a in sizes if a not in (nest.reduced or ())]
-    reduces = any(type(n) is Reduce or type(n) is Scan for n in body)  # what is left of it
-    inner = list(nest.reduced or ()) if reduces else []
+    inner = list(nest.reduced or ())
+    if not any(type(n) is Reduce or type(n) is Scan for n in body):
+        # Nothing reads what is reduced: what is stored at each point of it stays alone.
+        stored = {axis for node in written for axis in ix.variables(node.index)}
+        outer, inner = outer + [a for a in inner if a in stored], []
     for _ in range(2):
         body, outer, inner = _split(body, sizes, outer, inner)
     accesses = _accesses(body, inner)
