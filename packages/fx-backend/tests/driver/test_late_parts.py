@@ -51,3 +51,15 @@ def test_a_part_for_all_sizes_is_compiled_once():
             x = torch.randn(rows, 4)
             torch.testing.assert_close(late(x), x * 2 + rows)
     assert len(made) == 1 and made[0].kernels
+
+
+def test_a_part_with_a_tensor_that_has_no_fake_runs_as_captured():
+    part, _ = graph_of_a_part(torch.ones(3, 4))
+    late = native_nodes._Later(part, smith)
+    for rows in (3, 5):
+        x = torch.eye(rows, 4).to_sparse()
+        with pytest.raises(RuntimeError, match="spars") as theirs:
+            x * 2 + rows
+        with pytest.raises(RuntimeError) as mine:
+            late(x)
+        assert str(mine.value) == str(theirs.value)

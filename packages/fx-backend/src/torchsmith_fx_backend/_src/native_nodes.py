@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torchsmith_guards.errors import UnsupportedTensorError
 
 from torchsmith_fx_backend._src.any_sizes import AnySizes
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES, SymbolNodes
@@ -286,7 +287,10 @@ class _Later(torch.nn.Module):
             examples = map(example_of, self.part.graph.find_nodes(op="placeholder"), inputs)
             vary = any(map(is_symbolic, examples))
             make = functools.partial(AnySizes, build=self.compile_part)
-            self.compiled = (make if vary else self.compile_part)(self.part, inputs)
+            try:
+                self.compiled = (make if vary else self.compile_part)(self.part, inputs)
+            except UnsupportedTensorError:  # a sparse one beside those that vary, say
+                self.compiled = self.part
         # Called as a module, a graph prints a traceback of its own of what the program raises.
         run = self.compiled
         return (run.forward if isinstance(run, fx.GraphModule) else run)(*inputs)
