@@ -108,3 +108,54 @@ def test_checks_that_fail_raise_what_eager_raises():
             assert str(own.value) == str(eager.value)
     close(compiled(x, index), sampled(x, index))
     assert len(torchsmith.metrics().graphs) == 1
+
+
+def forecast(net, x):
+    states, (h, _) = net(x)
+    return torch.cat([states, h[0].unsqueeze(1)], 1).tanh() * x.shape[1]
+
+
+def folded(net, x):
+    """Periods of a signal, as images: sizes that are quotients of quotients."""
+    length = x.shape[1] - x.shape[1] % 4
+    image = x[:, :length].unflatten(1, (length // 4, 4)).permute(0, 3, 1, 2)
+    periods = x[0, : 96 // (96 // x.shape[1])].sum(0)
+    return F.gelu(image.softmax(2) + periods[None, :, None, None]), image.amax((2, 3))
+
+
+def of_rows(net, x):
+    first = x[0]
+    return [row.view(-1, 4)[:2] * 2 for row in (first, x[1], first)], first.view(-1, 4) + 1
+
+
+def kept_tokens(net, x):
+    k = max(1, int(0.5 * x.shape[1]))
+    _, places = torch.topk(x.sum(-1), k, 1)
+    index = places.unsqueeze(-1).expand(-1, -1, x.shape[2])
+    return torch.scatter_add(x, 1, index, x.gather(1, index).exp())
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("fn", [forecast, folded, of_rows, kept_tokens])
+def test_sizes_that_vary(fn, training):
+    """Each graph compiles, and few times."""
+    net = torch.nn.LSTM(16, 16, batch_first=True, device="cuda")
+    compiled = torchsmith.compile(lambda x: fn(net, x), options={"strict": True})
+    sizes = [(4, 24), (6, 24), (3, 36), (5, 12), (7, 48), (2, 40)]
+    for number, size in enumerate(sizes):
+        sides = []
+        for run in (compiled, lambda x: fn(net, x)):
+            generator = torch.Generator("cuda").manual_seed(number)
+            x = torch.randn(*size, 16, device="cuda", generator=generator)
+            x.requires_grad_(training)
+            with torch.set_grad_enabled(training):
+                results = torch.utils._pytree.tree_leaves(run(x))
+            if training:
+                sum(t.sin().sum() for t in results).backward()
+                results = [*(t.detach() for t in results), x.grad]
+            sides.append(results)
+            net.zero_grad()
+        for got, want in zip(*sides, strict=True):
+            close(got, want)
+    assert len(torchsmith.metrics().frames) <= 4
+    assert not {f.failure for f in torchsmith.metrics().frames if f.failure}
