@@ -130,6 +130,20 @@ def test_sizes_in_parts_may_be_quotients_of_those_of_inputs(fn):
         torch.testing.assert_close(train(torchsmith.compile(fn)), train(fn))
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_in_parts_may_be_computed_from_numbers(dynamic):
+    def drawn(x, k):
+        generator = torch.Generator()
+        y = torch.cat([torch.zeros(k + 1, 3), x[: x.shape[0] // k]])
+        noise = torch.rand(y.shape, generator=generator.manual_seed(3))
+        return (y + noise).sin() * 2, (y * noise).repeat(k, 1).sum(0)
+
+    compiled = torchsmith.compile(drawn, dynamic=dynamic)
+    for k in (2, 3, 4, 5):
+        x = torch.randn(k + 9, 3)
+        torch.testing.assert_close(compiled(x, k), drawn(x, k))
+
+
 @pytest.mark.parametrize("rows", [(3, 3, 3, 3), (3, 4, 5, 6, 7, 8)])
 @pytest.mark.parametrize("fn", [branched, branched_within, repeated])
 @pytest.mark.parametrize("train", [False, True])

@@ -142,3 +142,20 @@ def test_the_globals_answer_as_a_dict(capture, program, use, table):
         return [*out, compiled(X), space.get("m")]
 
     program(body, broken=True)
+
+
+@pytest.mark.parametrize("name", ["T", "grad", "shape"])
+def test_entries_of_a_tensor_that_its_class_hides(program, name):
+    def body(compile):
+        def stored(x):
+            vars(x)[name] = 1
+            return x + 1
+
+        def found(x):
+            return x + 1, dict(vars(x)), x.shape
+
+        x = torch.ones(2)
+        compiled, looks = compile(stored), compile(found)
+        return [compiled(x), vars(x)[name], x.T, x.grad, looks(x), looks(x)]
+
+    program(body, broken=True)

@@ -1,6 +1,7 @@
 """Texts with numbers that vary: one symbolic version while nothing looks at the text."""
 
 import logging
+import math
 
 import pytest
 import torch
@@ -46,9 +47,9 @@ def stored(x, n):
         lambda x, n: (x * n, str(n), repr(n), format(n, ">9")),
         lambda x, n: (x * n, f"{n:9.3f}|{n!r}|{n!s}"),
         lambda x, n: (x * n, "%s of %r" % (n, n * 2)),
-        lambda x, n: (x * n, "%d|%5d|%-5d|%05d|%+d|% d|%i%%" % ((n,) * 7)),
+        lambda x, n: (x * n, type(n) is int and "%d|%5d|%-5d|%05d|%+d|% d|%i%%" % ((n,) * 7)),
         lambda x, n: (x * n, "%5.2f|%e|%g|%.0f|%-9.1f" % ((n,) * 5)),
-        lambda x, n: (x * n, "%(of)4d %(in)s %(of)s" % {"of": n, "in": "a"}),
+        lambda x, n: (x * n, "%(of)4.1f %(in)s %(of)s" % {"of": n, "in": "a"}),
         lambda x, n: (x * n, "%s: %.3f" % ("loss", n / 3), "%s" % [n]),
         lambda x, n: (x * n, "{} {:>9}".format(n, n)),
         lambda x, n: (x * n, "{a} {b[0]:+} {c.real} {{}} {d}".format(a=n, b=[n], c=n, d="{}")),
@@ -160,3 +161,32 @@ def test_a_text_of_a_count_that_changes_later(capture):
     for _ in range(5):
         assert str(compiled(X)) == str(other.step(X))
     assert capture.n == 1
+
+
+def written_or(x, n):
+    try:
+        text = "%d" % n
+    except (OverflowError, ValueError):
+        text = "none"
+    return x * 2, text, "%.2f|%5.1e" % (n, n)
+
+
+def empty_or(x, n):
+    return x + 1 if "%.0s" % n or f"{n}"[:0] else x - 1
+
+
+def mapped(x, n):
+    try:
+        text = "{}".format_map({"n": n})
+    except ValueError as error:
+        text = str(error)
+    return x * 2, text, "{self}{n:>3}".format_map({"self": n, "n": n}), "{fn}".format(fn=n)
+
+
+@pytest.mark.parametrize("fn", [written_or, empty_or, mapped])
+@pytest.mark.parametrize("numbers", [(3, 4, 5), (1.5, 2.5, math.inf, math.nan)])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_no_text_of_another_number_is_taken_for_this_ones(fn, numbers, dynamic):
+    compiled = torchsmith_tracer.compile(fn, dynamic=dynamic)
+    for n in numbers:
+        assert str(compiled(X, n)) == str(fn(X, n))

@@ -158,7 +158,7 @@ def cut(
             told = [sizes.lower_expr(symbol) for symbol in untold(map(_value, taken))]
         for node in reversed(told):
             with graph.inserting_before():
-                graph.placeholder(node.name).meta["val"] = node.meta["val"]
+                graph.placeholder(node.name).meta["val"] = _value(node)
         parts[name] = _later(fx.GraphModule(gm, graph), ends, compile_part)
         call = outer.call_module(name, (*told, *map(take, taken)))
         for place, node in enumerate(results):

@@ -122,7 +122,19 @@ class TensorValue(HasInstanceDict, Value):
         raise self.no_attribute(tx, name)
 
     def instance_names(self, tx: Trace) -> list[str]:
+        for name in tx.world.instance_names(self.real, self.source):
+            self._may_be_in_dict(name)
         return [name for name in super().instance_names(tx) if name not in STORES]
+
+    def instance_set(self, tx: Trace, name: str, value: Value) -> None:
+        self._may_be_in_dict(name)
+        super().instance_set(tx, name, value)
+
+    def _may_be_in_dict(self, name: str) -> None:
+        """An entry that the class's own attribute hides is not what a load or a store means."""
+        if hasattr(torch.Tensor, name):
+            what = f"__dict__, with {name!r} in it,"
+            raise Unsupported("tensor-attribute", what=what, tensor=self.describe())
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
         store = STORES.get(name)

@@ -207,7 +207,10 @@ class Texts(Part):
                 value, values = operand.getitem(self.tx, ConstantValue(name)), iter(())
             elif (value := next(values, None)) is None:
                 raise self.interp.error(TypeError, "not enough arguments for format string")
-            if isinstance(value, SymNumValue):
+            whole = isinstance(value, SymNumValue) and value.python_type() is int
+            # No text may be empty, nor raise for another number: ``%.0s``, ``%d`` of infinity.
+            writes = "." not in shape if how in _HOW else whole or how not in "diuoxX"
+            if isinstance(value, SymNumValue) and writes:
                 out.append(value.format(self.tx, f"%{shape}{how}", directed))
                 continue
             if how in _HOW:

@@ -6,12 +6,13 @@ import collections
 import re
 import sys
 import types
+from functools import partial
 from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, VaryingText, joined
-from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins import copying, polyfills
 from torchsmith_tracer._src.values.builtins.functions import is_instance
 from torchsmith_tracer._src.values.builtins.registry import method, traced_method
@@ -366,12 +367,20 @@ _MARK = re.compile("\0of the tracer (\\d+)\0")
 
 @method(str, "format")
 def _format(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
+    return _filled(tx, self, args, kwargs)
+
+
+def _filled(tx: Trace, template: Value, args: Args | None, named: Kwargs) -> Value:
+    """``template.format(*args, **named)``, or ``format_map(named)`` without ``args``."""
     left: list[Value] = []
-    template = tx.interp.concrete(self)
-    assert isinstance(template, str)
-    hosts = [_Formatted(tx, a, left) for a in args]
-    named = {k: _Formatted(tx, v, left) for k, v in kwargs.items()}
-    text: str = tx.interp.hosted(template.format, *hosts, **named)
+    known = tx.interp.concrete(template)
+    assert isinstance(known, str)
+    table = {name: _Formatted(tx, value, left) for name, value in named.items()}
+    if args is None:
+        text: str = tx.interp.hosted(known.format_map, table)
+    else:
+        hosts = [_Formatted(tx, a, left) for a in args]
+        text = tx.interp.hosted(partial(known.format, *hosts, **table))
     parts = _MARK.split(text)
     return joined(left[int(p)] if i % 2 else ConstantValue(p) for i, p in enumerate(parts))
 
@@ -382,4 +391,4 @@ def _format_map(tx: Trace, self: Value, mapping: Value, /) -> Value:
     own = in_python(lookup(tx, mapping.python_type(), "__getitem__"))
     if own or not isinstance(table, DictValue):
         raise Unsupported("opaque-call", what="str.format_map of this mapping")
-    return _format(tx, self, **{str(k): v for k, (_, v) in table.table.items()})
+    return _filled(tx, self, None, {str(k): v for k, (_, v) in table.table.items()})
