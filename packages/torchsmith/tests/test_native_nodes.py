@@ -130,6 +130,27 @@ def test_sizes_in_parts_may_be_quotients_of_those_of_inputs(fn):
         torch.testing.assert_close(train(torchsmith.compile(fn)), train(fn))
 
 
+def test_parts_of_parts_take_the_sizes_of_their_call():
+    """Each write between two that cannot be compiled is cut off in turn."""
+
+    def shifted(x, y):
+        x[:5].relu_()
+        y[1:5] = y[3:7]
+        x[:, 1:] = x[:, :-1]
+        y[:5].add_(1)
+        y[:, 2:4] = 0
+        return x * 2
+
+    compiled = torchsmith.compile(shifted, dynamic=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*TS-T905")
+        for rows, columns in [(9, 8), (9, 10), (8, 10), (9, 12)]:
+            whole = torch.randn(rows, 2 * columns)
+            mine, theirs = whole[:, :columns], whole.clone()[:, :columns]
+            torch.testing.assert_close(compiled(mine, mine), shifted(theirs, theirs))
+            torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_sizes_in_parts_may_be_computed_from_numbers(dynamic):
     def drawn(x, k):

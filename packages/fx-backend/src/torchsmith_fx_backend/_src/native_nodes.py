@@ -151,6 +151,9 @@ def cut(
             continue
         inside = list(run)
         graph, taken, results = _part(inside)
+        for copy, node in zip(graph.find_nodes(op="placeholder"), taken, strict=True):
+            if is_symbolic(values.get(node)):  # an input's own example may tell no sizes
+                copy.meta.setdefault("example_value", values[node])
         name = f"part_{len(parts)}"
         ends = [values.get(node) for node in (*taken, *results)]
         told: list[Any] = []
