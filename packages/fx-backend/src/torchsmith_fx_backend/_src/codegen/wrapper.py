@@ -12,7 +12,7 @@ import keyword
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -90,7 +90,7 @@ class _Printer:
     count: int = 0  # of these words
     places: dict[str, int] = field(default_factory=dict)  # those that tell where tensors begin
     lines: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)  # of sizes that are computed, see ``computed``
+    texts: dict[str, int] = field(default_factory=dict)  # of computed sizes, see ``computed``
 
     # ------------------------------------------------------------------------------- names
 
@@ -169,9 +169,7 @@ class _Printer:
 
     def computed(self, text: str) -> str:
         """A mark for an expression, of which ``_computed_once`` makes a name if it comes again."""
-        if text not in self.texts:
-            self.texts.append(text)
-        return f"\0{self.texts.index(text)}\0"
+        return f"\0{self.texts.setdefault(text, len(self.texts))}\0"
 
     # -------------------------------------------------------------------------------- steps
 
@@ -394,8 +392,7 @@ def print_wrapper(
     each = (f"{kernel}_each" for kernel in kernels)
     names = _local_names(plan) | {function, "torch", *kernels, *each}
     printer = _Printer(plan, pointers, names)
-    while printer.words in names:
-        printer.words += "_"
+    printer.words = _unused(printer.words, names)
     launches = iter(kernels)
     bumped: list[str] = []
     steps = list(runs(plan)) if pointers else [[step] for step in plan.steps]
@@ -436,9 +433,7 @@ def print_wrapper(
     outputs = ", ".join(printer.value(o) for o in plan.outputs)
     printer.line(f"return ({outputs}{',' if len(plan.outputs) == 1 else ''})")
     body = _computed_once(printer)
-    given = "given"
-    while given in names:
-        given += "_"
+    given = _unused("given", names)
     if plan.boxed:
         body = [f"    [{parameters}] = {given}", f"    {given}.clear()", *body]
         parameters = given
@@ -448,12 +443,19 @@ def print_wrapper(
     return Wrapper(text, function, printer.bindings)
 
 
+def _unused(name: str, names: Collection[str]) -> str:
+    """``name``, or the next one like it that is not among ``names``."""
+    while name in names:
+        name += "_"
+    return name
+
+
 _MARK = re.compile("\0(\\d+)\0")
 
 
 def _computed_once(printer: _Printer) -> list[str]:
     """The lines with names for sizes, and for tuples of them, that are needed more than once."""
-    texts = printer.texts
+    texts = list(printer.texts)
     used = Counter(place for line in printer.lines for place in _MARK.findall(line))
     used.update(place for outer in list(used) for place in _MARK.findall(texts[int(outer)]))
     names: dict[str, str] = {}
@@ -466,10 +468,8 @@ def _computed_once(printer: _Printer) -> list[str]:
         text = _MARK.sub(resolve, texts[int(place)])
         if used[place] == 1:
             return text
-        name = f"{'sizes' if ',' in text else 'size'}_{len(names)}"
-        while name in printer.locals:
-            name += "_"
-        names[place] = name
+        kind = "sizes" if "," in text else "size"
+        names[place] = name = _unused(f"{kind}_{len(names)}", printer.locals)
         body.append(f"    {name} = {text}")
         return name
 
@@ -482,9 +482,7 @@ def _without_grad(printer: _Printer, body: list[str]) -> list[str]:
     """aten calls on parameters must not record a graph that nobody will ask for."""
     enabled = printer.constant("torch.is_grad_enabled", "is_grad_enabled")
     switch = printer.constant(f"{_SUPPORT}.set_grad_enabled", "set_grad_enabled")
-    before = "grad_before"
-    while before in printer.locals:
-        before += "_"
+    before = _unused("grad_before", printer.locals)
     return [
         f"    {before} = {enabled}()",
         f"    {switch}(False)",

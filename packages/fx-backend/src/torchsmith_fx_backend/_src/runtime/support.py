@@ -130,7 +130,9 @@ def write_slice(
     """``aten.slice_scatter`` in place, of what may be there already, put into a part of it."""
     named.pop("out", None)
     part = (taken or torch.ops.aten.slice.Tensor)(target, *where, **named)
-    return target if part.is_set_to(source) else (part.copy_(source), target)[1]
+    if not part.is_set_to(source):
+        part.copy_(source)
+    return target
 
 
 write_place = functools.partial(write_slice, taken=torch.Tensor.select)  # aten.select_scatter
