@@ -106,7 +106,7 @@ def test_training_holds_no_more_than_eager(name):
         peaks.append(plan_with(Facts(module), POLICIES[0])[0])
 
     joint = trace_joint(lambda *given: fn(*given).square().mean(), inputs, JOINT_RULES)
-    training = Training(joint, compiled, None, 0.5, None)
+    training = Training(joint, compiled, 0.5, None)
     training.prepare()
     training._compile_backward(((),))
     assert max(peaks) <= held.peak

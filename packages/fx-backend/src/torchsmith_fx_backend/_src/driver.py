@@ -16,7 +16,7 @@ from torchsmith_guards import collector, is_interruption
 from torchsmith_guards.records import new_graph, note_compiled, recorder
 
 from torchsmith_fx_backend._src import cached, graph_key, modes, settings, switches
-from torchsmith_fx_backend._src.aot.frame import Frame, ambient_guard
+from torchsmith_fx_backend._src.aot.frame import Frame
 from torchsmith_fx_backend._src.aot.functionalize import FunctionalGraph, functionalize
 from torchsmith_fx_backend._src.aot.joint import BACKWARD, Joint, trace_joint
 from torchsmith_fx_backend._src.aot.training import Training, callable_of, unlike
@@ -171,7 +171,7 @@ def compile_training(
         return built
 
     budget = 1.0 if "partition" in off else chosen.memory_budget
-    training = Training(joint, compile_recorded, ambient_guard(), budget, Again.of(joint, gm))
+    training = Training(joint, compile_recorded, budget, Again.of(joint, gm))
     _stage("partition", training.prepare)
     compiled: Any = callable_of(training, unlike(joint, example_inputs), gm)
     compiled.training = training

@@ -14,10 +14,10 @@ from typing import Any, cast
 import torch
 
 from torchsmith_fx_backend._src.capture.torch_private import (
+    below_autocast,
     has_autocast,
     pytree,
     set_version,
-    without_autocast,
 )
 from torchsmith_fx_backend._src.runtime.addresses import addresses, overlap
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -280,4 +280,4 @@ def _changed(
 
 def ambient_guard() -> Callable[[], AbstractContextManager[object]] | None:
     """The context that a graph runs in, if it needs one."""
-    return without_autocast if has_autocast() else None
+    return below_autocast if has_autocast() else None

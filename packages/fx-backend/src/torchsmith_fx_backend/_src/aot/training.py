@@ -17,8 +17,7 @@ import operator
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +41,7 @@ from torchsmith_fx_backend._src.aot.turns import in_turn
 from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
 from torchsmith_fx_backend._src.capture.torch_private import (
     apply_of,
+    below_autocast,
     below_autograd,
     delayed_error,
     fake_like,
@@ -63,7 +63,6 @@ _NOTHING = contextlib.nullcontext()
 
 # graph -> callable of the graph's inputs that returns its outputs; the graph is optimized in place
 Compile = Callable[[fx.GraphModule], Any]
-Ambient = Callable[[], AbstractContextManager[object]]
 
 TWICE = (
     "a compiled graph was differentiated {}, but cannot run again as it ran before: {}; "
@@ -86,14 +85,12 @@ class Training:
     Attributes:
         joint: the recorded graph.
         compile: builds a half.
-        ambient: makes the context that the halves run in, if they need one.
         budget: see ``choose_saved``.
         again: how a backward pass is differentiated.
     """
 
     joint: Joint
     compile: Compile
-    ambient: Ambient | None
     budget: float
     again: Again
     forward: Any = None
@@ -668,13 +665,6 @@ def callable_of(
     kept_outputs = items(training.kept_outputs)
     tensors, numbered, aliased = items(training.tensors), training.numbers[::-1], training.aliased
 
-    @contextlib.contextmanager
-    def inside() -> Iterator[None]:
-        with below_autograd(), training.ambient() if training.ambient is not None else _NOTHING:
-            yield
-
-    below = below_autograd if training.ambient is None else inside
-
     def run(*inputs: Any) -> Any:
         reason = unusual(inputs)
         if reason is not None:
@@ -690,7 +680,7 @@ def callable_of(
     def differentiated(inputs: Sequence[Any]) -> Any:
         given: Any = hold(inputs)
         loan = None
-        with below():
+        with below_autograd(), below_autocast():
             if lends and not has_saving_hooks():
                 found, loan = forward.lend(inputs)
             else:

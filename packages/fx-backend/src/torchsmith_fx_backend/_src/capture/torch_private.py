@@ -103,7 +103,11 @@ has_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 def without_autocast() -> AbstractContextManager[object]:
-    """A context for running: what was captured has autocast's casts in it."""
+    """The same for capturing, where rules ask whether there is autocast."""
+# A context for running: what was captured has autocast's casts in it.
+below_autocast: Callable[[], AbstractContextManager[object]] = torch._C._DisableAutocast
+
+
     contexts = contextlib.ExitStack()
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):

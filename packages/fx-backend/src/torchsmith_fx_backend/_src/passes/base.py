@@ -16,9 +16,9 @@ from torchsmith_fx_backend._src.capture.recorder import values_of
 from torchsmith_fx_backend._src.capture.symbols import SymbolNodes
 from torchsmith_fx_backend._src.capture.torch_private import (
     OpOverload,
+    below_autocast,
     below_autograd,
     fake_mode_of,
-    without_autocast,
 )
 from torchsmith_fx_backend.errors import StageError
 
@@ -113,7 +113,7 @@ def verify(graph: fx.Graph) -> None:
 def inferred(mode: Any, call: Callable[[], object]) -> object:
     """What ``call`` gives on fake tensors of ``mode``: graphs have autocast's casts in them, though
     it is often on while they are compiled."""
-    with mode, below_autograd(), torch.no_grad(), without_autocast():
+    with mode, below_autograd(), torch.no_grad(), below_autocast():
         return call()
 
 

@@ -13,7 +13,11 @@ _grad_enabled: Callable[[], bool] = torch.is_grad_enabled
 _inference_enabled: Callable[[], bool] = torch.is_inference_mode_enabled
 _any_autocast: Callable[[], bool] = private.any_autocast_enabled
 _default_dtype: Callable[[], torch.dtype] = torch.get_default_dtype
+_autocast_of: Callable[[str], bool] = torch.is_autocast_enabled
+_autocast_dtype: Callable[[str], torch.dtype] = torch.get_autocast_dtype
+_autocast_cache: Callable[[], bool] = torch.is_autocast_cache_enabled
 _deterministic: Callable[[], bool] = private.deterministic_algorithms
+_warn_only: Callable[[], bool] = torch.is_deterministic_algorithms_warn_only_enabled
 _function_modes: Callable[[], int] = private.function_mode_count
 _dispatch_modes: Callable[[], int] = private.dispatch_mode_count
 _functorch: Callable[[], object] = private.functorch_level
@@ -72,14 +76,12 @@ class GlobalState:
             grad_enabled=_grad_enabled(),
             inference_mode=_inference_enabled(),
             autocast=_autocast_states() if autocast else (),
-            autocast_cache=autocast and torch.is_autocast_cache_enabled(),
+            autocast_cache=autocast and _autocast_cache(),
             default_dtype=_default_dtype(),
             # Without a mode there is no device context, and asking costs microseconds.
             default_device=torch.get_default_device() if modes else torch.device("cpu"),
             deterministic=deterministic,
-            deterministic_warn_only=(
-                deterministic and torch.is_deterministic_algorithms_warn_only_enabled()
-            ),
+            deterministic_warn_only=deterministic and _warn_only(),
             function_modes=tuple((type(m), private.mode_device(m)) for m in modes),
             torch_function_enabled=private.torch_function_enabled(),
             dispatch_modes=_dispatch_modes(),
@@ -93,27 +95,38 @@ class GlobalState:
 
     def matcher(self) -> Callable[[], bool]:
         """A function that compares the thread's state with this snapshot as cheaply as it can."""
-        modes = self.function_modes, self.autocast, self.deterministic, self.dispatch_modes
-        if any(modes) or self.functorch or not self.torch_function_enabled:
+        if self.function_modes or self.dispatch_modes or self.functorch:
             return lambda: GlobalState.capture() == self
         grad, inference, dtype = self.grad_enabled, self.inference_mode, self.default_dtype
-        torch_function = private.torch_function_enabled
+        autocast, deterministic = bool(self.autocast), self.deterministic
+        function, torch_function = self.torch_function_enabled, private.torch_function_enabled
 
         def plain() -> bool:
             return (
                 _grad_enabled() is grad
                 and _inference_enabled() is inference
                 and not _function_modes()
-                and not _any_autocast()
+                and _any_autocast() is autocast
                 and _default_dtype() is dtype
-                and not _deterministic()
+                and _deterministic() is deterministic
                 and not _dispatch_modes()
                 and _functorch() is None
                 and _forward_level() < 0
-                and torch_function()
+                and torch_function() is function
             )
 
-        return plain
+        if not autocast and not deterministic:
+            return plain
+        casts = [(state.device, state.enabled, state.dtype) for state in self.autocast]
+        more = self.autocast_cache, self.deterministic_warn_only
+        on, into, cache, warns = _autocast_of, _autocast_dtype, _autocast_cache, _warn_only
+
+        def both() -> bool:
+            if not plain() or (autocast and cache(), deterministic and warns()) != more:
+                return False
+            return all(on(d) is enabled and into(d) is dtype for d, enabled, dtype in casts)
+
+        return both
 
     def differences(self, other: GlobalState) -> list[tuple[str, object, object]]:
         """``(field name, value here, value in other)`` of every field that differs."""
@@ -126,6 +139,5 @@ class GlobalState:
 
 def _autocast_states() -> tuple[AutocastState, ...]:
     return tuple(
-        AutocastState(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))
-        for d in private.autocast_devices()
+        AutocastState(d, _autocast_of(d), _autocast_dtype(d)) for d in private.autocast_devices()
     )
