@@ -512,6 +512,7 @@ class _Collector:
         self.joint = joint
         self.mode = mode
         self.fresh: dict[int, int] = {}  # base -> position among the outputs
+        self.slots: dict[fx.Node, Slot] = {}
         self.made: set[int] = set()  # results that are views taken without gradients, and leaves
         self.shown: dict[tuple[Any, int], int] = {}  # what gives a result in autograd -> its number
         tensors = (value.tensor for value in mode.values.values())
@@ -558,11 +559,17 @@ class _Collector:
             raise UnsupportedError(what="a view with a hook, or that an autograd function gave")
         if any(step.target in LAZY for step in value.steps):
             raise UnsupportedError(what="a lazily conjugated result of a differentiated graph")
-        steps = tuple(replace(step, args=self._slots(step.args)) for step in value.steps)
         hidden = owner.requires_grad and leaf.is_leaf and leaf is not owner and not detached
+        steps: list[Step] = []
+        for each in value.steps:
+            step = replace(each, args=self._slots(each.args))
+            if step.index is not None:
+                group = repr((kind, index, hidden, steps, replace(step, index=None)))
+                step = replace(step, group=group)
+            steps.append(step)
         views = kind == "input" and steps and leaf.requires_grad and not base.generation
         turn = leaf.grad_fn._sequence_nr() if views and leaf.grad_fn is not None else None
-        return Result(kind, index, steps, hidden, turn)
+        return Result(kind, index, tuple(steps), hidden, turn)
 
     def _slots(self, args: Any) -> Any:
         """``args`` with the number of an output for each graph node."""
@@ -570,8 +577,10 @@ class _Collector:
             return type(args)(self._slots(arg) for arg in args)
         if not isinstance(args, fx.Node):
             return args
-        self.joint.outputs.append(args)
-        return Slot(len(self.joint.outputs) - 1)
+        if args not in self.slots:
+            self.slots[args] = Slot(len(self.joint.outputs))
+            self.joint.outputs.append(args)
+        return self.slots[args]
 
     def _fresh(self, base: Base, root: torch.Tensor, wanted: bool) -> int:
         """The position of ``root``, which gradients come by if one of its views has a history."""

@@ -710,7 +710,7 @@ def callable_of(
         try:
             for part, places in zip(parts, early):
                 for i in places:
-                    views[i] = _make(results[i], inputs, outputs, ())
+                    views[i] = _make(results[i], inputs, outputs, (), lists)
                 call = _Call(training, part, numbers, given, loan)
                 calls.append(call)
                 own = _apply(call, made_in, kept, *items(part.inputs)(sources))
@@ -728,9 +728,10 @@ def callable_of(
             if made_of is not None:
                 made: Any = made_of(outputs)
             else:
-                made = []
+                made, lists = [], {}
                 for i, result in enumerate(results):
-                    view = views[i] if i in views else _make(result, inputs, outputs, made)
+                lists: dict[str, Any] = {}
+                    view = views[i] if i in views else _make(result, inputs, outputs, made, lists)
                     made.append(view)
             watched = [(_watch(made[i]), users) for i, users in inner]
             for call in calls:
@@ -744,7 +745,11 @@ def callable_of(
 
 
 def _make(
-    result: Result, inputs: Sequence[Any], outputs: Sequence[Any], made: Sequence[Any]
+    result: Result,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    made: Sequence[Any],
+    lists: dict[str, Any],
 ) -> Any:
     if result.kind == "constant":
         return result.index
@@ -755,10 +760,11 @@ def _make(
         return value
     with torch.no_grad() if result.hidden else _NOTHING:
         for step in result.steps:
-            arguments = _resolve(step.args, outputs)
-            value = step.target(value, *arguments, **dict(step.kwargs))
-            if step.index is not None:
-                value = value[step.index]
+            if step.group not in lists:
+                arguments = _resolve(step.args, outputs)
+                value = step.target(value, *arguments, **dict(step.kwargs))
+            if step.index is not None:  # one of a list
+                value = lists.setdefault(step.group, value)[step.index]
     return value
 
 
@@ -767,4 +773,5 @@ def _resolve(args: Any, outputs: Sequence[Any]) -> Any:
         return outputs[args.index]
     if isinstance(args, (list, tuple)):
         return [_resolve(arg, outputs) for arg in args]
+    """A result of the program; ``lists`` has the views that one operator gave for several."""
     return args

@@ -28,8 +28,9 @@ LAZY = frozenset({aten._conj.default, aten._neg_view.default})
 class Step:
     """``target(tensor, *args, **kwargs)``; symbolic sizes in ``args`` are graph nodes.
 
-    With ``index``, the step is that item of the list which ``target`` returns. Autograd does not
-    count writes after a step that is not ``counted``.
+    With ``index``, the step is that item of the list which ``target`` returns; results of the same
+    ``group`` are items of one list. Autograd does not count writes after a step that is not
+    ``counted``.
     """
 
     target: OpOverload
@@ -37,6 +38,7 @@ class Step:
     kwargs: tuple[tuple[str, Any], ...]
     index: int | None = None
     counted: bool = True
+    group: str = ""
 
 
 # ``.data``: autograd does not count what is written through it.
