@@ -46,6 +46,10 @@ class UnsupportedError(BackendError):
     hint = "The graph runs operator by operator instead; the result is the same."
 
 
+class OwnLeafError(UnsupportedError):
+    """A result is a tensor that only the graph itself makes require a gradient."""
+
+
 class DataDependentError(BackendError):
     """Tracing real tensors met an operator that reads a value out of a tensor."""
 

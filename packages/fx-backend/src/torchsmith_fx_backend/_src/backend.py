@@ -28,7 +28,7 @@ from torchsmith_fx_backend._src.aot.frame import Frame, ambient_guard
 from torchsmith_fx_backend._src.at_second_call import AtSecondCall, is_static
 from torchsmith_fx_backend._src.captured import attributes_read, named_tensors
 from torchsmith_fx_backend._src.freezing import Frozen
-from torchsmith_fx_backend._src.native_nodes import alike, cut, failing_node, has_native_nodes
+from torchsmith_fx_backend._src.native_nodes import cut, failing_nodes, has_native_nodes
 from torchsmith_fx_backend._src.nested import Nested, is_nested
 from torchsmith_fx_backend._src.page.parts import notes, schedules
 from torchsmith_fx_backend._src.records import logs
@@ -165,12 +165,12 @@ def _smith(
 
     def compile_part(part: fx.GraphModule, inputs: Sequence[object]) -> Callable[..., Any]:
         both = {**named, "mode": mode_too}
-        targets = blamed.union([] if apart is None else [apart.target])
-        return _smith(part, inputs, mode, both, cuts - (apart is not None), targets)
+        targets = blamed.union(node.target for node in apart)
+        return _smith(part, inputs, mode, both, cuts - bool(apart), targets)
 
     if not any(node.op.startswith("call") for node in gm.graph.nodes):
         return _eagerly(gm, "a graph without operators runs as it is").forward
-    apart = None
+    apart: list[fx.Node] = []
     if switched or has_native_nodes(gm):
         around = cut(gm, example_inputs, compile_part)
         if not around.parts:
@@ -194,10 +194,9 @@ def _smith(
             return Frozen(gm, example_inputs, compiled)
         return compiled(gm, example_inputs)  # type: ignore[no-any-return]
     except UnsupportedError as error:
-        apart = failing_node(error)
-        if apart is not None and cuts:
-            nodes = alike(gm, apart) if apart.target in blamed else [apart]
-            around = cut(gm, example_inputs, compile_part, nodes)
+        apart = failing_nodes(gm, error, blamed)
+        if apart and cuts:
+            around = cut(gm, example_inputs, compile_part, apart)
             if around.parts:
                 tell_restart(str(error).splitlines()[0], 0.0)
                 return around

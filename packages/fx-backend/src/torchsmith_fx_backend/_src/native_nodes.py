@@ -31,7 +31,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
 )
 from torchsmith_fx_backend._src.captured import example_of, is_foreign, is_symbolic, untold
 from torchsmith_fx_backend._src.nested import Compile
-from torchsmith_fx_backend.errors import UntrackedError
+from torchsmith_fx_backend.errors import OwnLeafError, UntrackedError
 
 # What tracers call in graphs for backends that have ``native_nodes``.
 _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad", "watched"))
@@ -39,6 +39,8 @@ _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad", "watched"))
 _CONTROL = frozenset(("cond", "while_loop"))
 # What libraries of other devices do as one, for any length; capture would unroll it.
 _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
+# What makes tensors that require a gradient.
+_LEAVES = frozenset(("requires_grad_", "Parameter"))
 # Changes of mode, which capture follows within a graph, but not over a cut.
 _MODE = re.compile("(_cuda)?_set_.*|_(enter|exit)_(autocast|inference_mode)")
 # Names of what may write in place.
@@ -71,15 +73,20 @@ def _is_native(node: fx.Node) -> bool:
     return any(isinstance(value, torch.Generator) or is_wrapper(value) for value in others)
 
 
-def failing_node(error: BaseException | None) -> fx.Node | None:
-    """The node of a captured graph at which this error came up, if it was at one."""
+def failing_nodes(
+    gm: fx.GraphModule, error: BaseException | None, blamed: Collection[object]
+) -> list[fx.Node]:
+    """The nodes of a captured graph that this error came up at; all calls of what is ``blamed``
+    already, and all that make a tensor require a gradient if that is what it is about."""
+    nodes = gm.graph.nodes
+    if isinstance(error, OwnLeafError):
+        return [n for n in nodes if _name(n) in _LEAVES or n.kwargs.get("requires_grad")]
     node = getattr(error, "node", None)
-    return node if node is not None or error is None else failing_node(error.__cause__)
-
-
-def alike(gm: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
-    """The nodes that call what ``node`` calls."""
-    return [n for n in gm.graph.nodes if n.op == node.op and n.target == node.target]
+    if node is None:
+        return [] if error is None else failing_nodes(gm, error.__cause__, blamed)
+    if node.target not in blamed:
+        return [node]
+    return [n for n in nodes if (n.op, n.target) == (node.op, node.target)]
 
 
 def _with_gradients_apart(nodes: list[fx.Node]) -> list[fx.Node]:

@@ -42,7 +42,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     without_autocast,
 )
 from torchsmith_fx_backend._src.captured import WRITES
-from torchsmith_fx_backend.errors import UnsupportedError
+from torchsmith_fx_backend.errors import OwnLeafError, UnsupportedError
 
 aten = torch.ops.aten
 
@@ -549,11 +549,11 @@ class _Collector:
                 raise UnsupportedError(what="a result whose layout was changed in place")
             kind, index, owner = "fresh", self._fresh(base, root, leaf.requires_grad), root
         if leaf.requires_grad and not owner.requires_grad:
-            raise UnsupportedError(what="a view that requires a gradient where its base does not")
+            raise OwnLeafError(what="a view that requires a gradient where its base does not")
         detached = any(step.target is aten.detach.default for step in value.steps)
         if leaf.requires_grad and leaf.is_leaf and leaf is not owner:
             if detached:
-                raise UnsupportedError(what="a leaf that the graph makes")
+                raise OwnLeafError(what="a leaf that the graph makes")
             self.made.add(id(leaf))
         if leaf.requires_grad and _through_function(leaf, owner, self.hooked):
             raise UnsupportedError(what="a view with a hook, or that an autograd function gave")
@@ -592,7 +592,7 @@ class _Collector:
             joint.outputs.append(node)
         if wanted and root.requires_grad and position not in joint._roots:
             if root.is_leaf:
-                raise UnsupportedError(what="a leaf that the graph makes")
+                raise OwnLeafError(what="a leaf that the graph makes")
             joint.differentiable = tuple(sorted((*joint.differentiable, position)))
             joint._roots[position] = root
         return position
@@ -642,7 +642,7 @@ def _find_saved(joint: Joint, made: Collection[int], shown: Mapping[tuple[Any, i
             joint.reads[position] = frozenset(node for each in found for node in each.kept)
             ends = {id(f.variable) for f in seen if type(f).__name__ == "AccumulateGrad"}
             if not ends.isdisjoint(made):
-                raise UnsupportedError(what="a leaf that the graph makes")
+                raise OwnLeafError(what="a leaf that the graph makes")
             joint._reached[position] = frozenset(leaves[x] for x in ends if x in leaves)
     for each in known.values():
         for node, itself in {} if each is None else each.kept.items():

@@ -1,0 +1,53 @@
+"""Graphs that make a tensor require a gradient and give it back, as before a break."""
+
+import pytest
+import torch
+import torchsmith
+
+layer = torch.nn.Linear(3, 3)
+
+
+def forces(pos):
+    with torch.enable_grad():
+        own = pos.detach().requires_grad_(True)
+        energy = layer(own).square().sum()
+        print(end="")  # not a part of a graph
+        (force,) = torch.autograd.grad(energy.exp(), own, create_graph=True)
+    return energy, force
+
+
+def offset(pos):
+    own = torch.zeros(4, 3, requires_grad=True)
+    return (pos + own).exp() * 2, own
+
+
+def parameter(pos):
+    own = torch.nn.Parameter(pos.detach() * 2)
+    return (pos.detach() * own).exp() * 2, own
+
+
+def switched(pos):
+    own = (pos * 2).detach()
+    own.requires_grad_()
+    return own[0], (own * layer(own)).sum(), own
+
+
+@pytest.mark.parametrize("fn", [forces, offset, parameter, switched])
+def test_gradients_reach_it_and_go_no_further(fn):
+    known = len(torchsmith.metrics().graphs)
+    compiled = torchsmith.compile(fn, options={"strict": True})
+    for seed in range(3):
+        pos = torch.randn(4, 3, generator=torch.manual_seed(seed)).requires_grad_(seed == 2)
+        sides = []
+        for run in (compiled, fn):
+            results = run(pos)
+            sum(x.sum() for x in results).backward()
+            looks = [(x.requires_grad, x.is_leaf) for x in results]
+            grads = [x.grad for x in (*results, layer.weight, pos) if x.is_leaf]
+            sides.append((looks, [x.detach() for x in results], grads))
+            layer.zero_grad()
+            pos.grad = None
+        assert sides[0][0] == sides[1][0]
+        torch.testing.assert_close(sides[0][1:], sides[1][1:])
+    failed = [g.failure for g in torchsmith.metrics().graphs[known:]]
+    assert failed and "OwnLeafError" not in failed
