@@ -1,4 +1,4 @@
-"""How tangents lie in memory: what a backward half is compiled for.
+"""What a backward half is compiled for: how tangents lie in memory, and which gradients are asked.
 
 Strides say it where all sizes are known. Where some are symbolic the order of the dimensions does,
 so that one half serves all sizes.
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 import torchsmith_guards as guards
+
+from torchsmith_fx_backend._src.capture.torch_private import will_run
 
 # Per tangent, its strides or the order of its dimensions; None for an undefined one.
 Key = tuple[tuple[int, ...] | None, ...]
@@ -57,3 +59,16 @@ def order_at_hand(root: torch.Tensor) -> tuple[int, ...] | None:
     )
     order = order_of(sizes, strides)
     return order if strides_in(order, sizes) == tuple(strides) else None
+
+
+def unasked(function: Any, places: Sequence[int]) -> frozenset[int]:
+    """Which of ``places``, those of the gradients of a node of autograd's that runs now, the
+    backward pass does nothing with: ``torch.autograd.grad`` asks for what it is told alone."""
+    found = []
+    for place, (node, _) in zip(places, function.next_functions):
+        try:
+            if node is not None and not will_run(node):
+                found.append(place)
+        except RuntimeError:  # what torch says of a leaf whose gradient is asked
+            continue
+    return frozenset(found)

@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ from torchsmith_fx_backend._src.aot.partition import (
     forward_graph,
     needed_by,
 )
-from torchsmith_fx_backend._src.aot.tangents import Key, order_at_hand, ordered, strides_in
+from torchsmith_fx_backend._src.aot.tangents import Key, order_at_hand, ordered, strides_in, unasked
 from torchsmith_fx_backend._src.aot.turns import in_turn
 from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
 from torchsmith_fx_backend._src.capture.torch_private import (
@@ -107,7 +107,10 @@ class Training:
     before: tuple[int, ...] = ()  # inputs that a part needs as they were, too, after their writes
     any_sizes: bool = False  # whether sizes of results are symbols
     large: bool = False  # whether a tangent may be worth its memory
-    backwards: dict[Key, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
+    backwards: dict[tuple[Key, frozenset[int]], tuple[Any, tuple[int, ...]]] = field(
+        default_factory=dict
+    )
+    _partial: set[tuple[Key, frozenset[int]]] = field(default_factory=set)
     _given: dict[str, object] = field(default_factory=dict)
     _snapshot: tuple[Key, Snapshot] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -264,17 +267,26 @@ class Training:
         roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
         return [None if k is None else strides_in(k, root.shape) for root, k in zip(roots, key)]
 
-    def backward_of(self, key: Key) -> tuple[Any, tuple[int, ...]]:
-        """The backward half for tangents that ``key`` describes, and what it takes of the saved.
-        Its inputs are in one list, which it empties, to free what it has read for the last time."""
-        known = self.backwards.get(key)
+    def backward_of(
+        self, key: Key, without: frozenset[int] = frozenset()
+    ) -> tuple[Any, tuple[int, ...]]:
+        """The backward half for tangents that ``key`` describes, ``without`` some gradients, and
+        what it takes of the saved; that for all gradients the first time, if there is one. Its
+        inputs are in one list, which it empties, to free what it has read for the last time."""
+        known = self.backwards.get((key, without))
+        if known is None and without and (key, without) not in self._partial:
+            self._partial.add((key, without))
+            known = self.backwards.get((key, frozenset()))
         if known is None:
-            with deferred(), self._lock, collector.compiling(), torch.inference_mode(False):
-                known = self.backwards.get(key) or self._backward_for(key)
-                self.backwards[key] = known
+            with (
+                deferred(), self._lock, collector.compiling(), torch.inference_mode(False),
+                without_autocast(),
+            ):  # fmt: skip
+                known = self.backwards.get((key, without)) or self._backward_for(key, without)
+                self.backwards[key, without] = known
         return known
 
-    def _backward_for(self, key: Key) -> tuple[Any, tuple[int, ...]]:
+    def _backward_for(self, key: Key, without: frozenset[int]) -> tuple[Any, tuple[int, ...]]:
         """The half for these tangents; for such as lie as results do where it takes what is for
         others or needs more than is saved; for all results where that does, too: right gradients,
         though perhaps in another layout, or zero where eager has none."""
@@ -285,7 +297,7 @@ class Training:
         turns = (key, alone) if self.any_sizes else (key, alone, every)
         for usual in turns:
             try:
-                half, used = self._compile_backward(usual)
+                half, used = self._compile_backward(usual, without)
             except UnsupportedError:
                 if usual == turns[-1]:
                     raise
@@ -324,12 +336,16 @@ class Training:
         own = {tensors[i] for i in itertools.chain(*held) if i < len(tensors)}
         return not own.union(self.numbers).issuperset(used)
 
-    def _compile_backward(self, key: Key) -> tuple[Any, tuple[int, ...]]:
+    def _compile_backward(
+        self, key: Key, without: frozenset[int] = frozenset()
+    ) -> tuple[Any, tuple[int, ...]]:
         prepared, self._snapshot = self._snapshot, None
-        if prepared is not None and prepared[0] == key:
+        if prepared is not None and prepared[0] == key and not without:
             snapshot = prepared[1]
         else:
-            snapshot = self.joint.graph(self.joint.backward(self._strides(key)))
+            whole = self.joint.backward(self._strides(key))
+            asked = (None if i in without else grad for i, grad in enumerate(whole.grads))
+            snapshot = self.joint.graph(replace(whole, grads=tuple(asked)))
         graph, used = backward_graph(
             snapshot.module,
             snapshot.tangents,
@@ -428,6 +444,7 @@ class CompiledFunction(torch.autograd.Function):
                 check_version(tensor, version)
         given, twice = call.given, torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         batched = not all(map(has_storage, defined))  # by vmap, which gives tangents no memory
+        without = frozenset() if batched else unasked(ctx, part.gradients)
         why = training.again.obstacle or "hooks have what was saved"
         if batched and given is None:
             raise RuntimeError(TWICE.format("for tangents in a batch", why))
@@ -437,17 +454,17 @@ class CompiledFunction(torch.autograd.Function):
                 left = training.again.left
                 kept = dict(zip(left, map(_saved(ctx, results).__getitem__, left.values())))
             _release(ctx)
-            found = training.again.gradients(given, kept, tangents, twice)
+            found = training.again.gradients(given, kept, tangents, twice, without)
         else:
             del defined
             if counts is not None:
                 held = [None if i is None else counts[i] for i in part.tangents]
                 tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
             if twice or has_autocast():  # perhaps not when the graph was captured
-                with torch.no_grad(), without_autocast():
-                    found = _compiled_backward(ctx, tangents, saves, results)
+                with torch.no_grad(), below_autocast():
+                    found = _compiled_backward(ctx, tangents, saves, results, without)
             else:
-                found = _compiled_backward(ctx, tangents, saves, results)
+                found = _compiled_backward(ctx, tangents, saves, results, without)
         if call.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
             call.loan = None  # the last one gives the memory back
         if twice and given is None:
@@ -503,10 +520,14 @@ def _release(ctx: Any) -> None:
 
 
 def _compiled_backward(
-    ctx: Any, tangents: list[torch.Tensor | None], saves: bool, results: Sequence[int]
+    ctx: Any,
+    tangents: list[torch.Tensor | None],
+    saves: bool,
+    results: Sequence[int],
+    without: frozenset[int],
 ) -> Sequence[Any]:
-    """Run the backward half; ``saves`` says whether eager's would need what it saved for
-    ``results``, whose tangents are defined."""
+    """Run the backward half ``without`` these gradients; ``saves`` says whether eager's would need
+    what it saved for ``results``, whose tangents are defined."""
     call: _Call = ctx.call
     training, numbers = call.training, call.numbers
     strides: list[tuple[int, ...] | None] = []
@@ -520,7 +541,7 @@ def _compiled_backward(
         strides.append(tangent.stride())
     tangent = None
     key = ordered(tangents) if training.any_sizes else tuple(strides)
-    half, used = training.backwards.get(key) or training.backward_of(key)
+    half, used = training.backwards.get((key, without)) or training.backward_of(key, without)
     arguments: list[Any] = []
     if saves or used:
         values: Any = _saved(ctx, results)
@@ -666,8 +687,8 @@ def callable_of(
     tensors, numbered, aliased = items(training.tensors), training.numbers[::-1], training.aliased
 
     def run(*inputs: Any) -> Any:
-        reason = unusual(inputs)
-        if reason is not None:
+        reason = training.again.habit or unusual(inputs)
+        if reason:
             log.info("%s: running as captured", reason)
             return getattr(program, "forward", program)(*inputs)  # now its code is written
         if paths:
@@ -709,6 +730,7 @@ def callable_of(
         calls = []
         try:
             for part, places in zip(parts, early):
+                lists: dict[str, Any] = {}
                 for i in places:
                     views[i] = _make(results[i], inputs, outputs, (), lists)
                 call = _Call(training, part, numbers, given, loan)
@@ -730,7 +752,6 @@ def callable_of(
             else:
                 made, lists = [], {}
                 for i, result in enumerate(results):
-                lists: dict[str, Any] = {}
                     view = views[i] if i in views else _make(result, inputs, outputs, made, lists)
                     made.append(view)
             watched = [(_watch(made[i]), users) for i, users in inner]
@@ -751,6 +772,7 @@ def _make(
     made: Sequence[Any],
     lists: dict[str, Any],
 ) -> Any:
+    """A result of the program; ``lists`` has the views that one operator gave for several."""
     if result.kind == "constant":
         return result.index
     if result.kind == "same":
@@ -773,5 +795,4 @@ def _resolve(args: Any, outputs: Sequence[Any]) -> Any:
         return outputs[args.index]
     if isinstance(args, (list, tuple)):
         return [_resolve(arg, outputs) for arg in args]
-    """A result of the program; ``lists`` has the views that one operator gave for several."""
     return args

@@ -3,6 +3,9 @@
 A compiled backward half has no derivative. Where ``create_graph`` asks for one, the captured graph
 runs again, operator by operator, from what the compiled call was given; autograd differentiates
 that run, and so the caller gets what eager gives.
+
+That is work done twice. Where most calls are differentiated again, as a network's is whose equation
+has derivatives in it, the graph runs as captured in the first place.
 """
 
 from __future__ import annotations
@@ -60,6 +63,9 @@ class Again:
         left: those of all that autograd saves itself, with their places there.
         checked: whether what autograd saves is checked for writes in any case.
         order: positions of the others.
+        calls: how many there were.
+        uses: how many of them were differentiated again.
+        habit: why calls run as captured from now on; empty while they do not.
     """
 
     joint: Joint
@@ -74,6 +80,9 @@ class Again:
     left: dict[int, int] = field(default_factory=dict)
     checked: bool = False
     order: tuple[int, ...] = ()
+    calls: int = 0
+    uses: int = 0
+    habit: str = ""
 
     @staticmethod
     def of(joint: Joint, program: Callable[..., Any]) -> Again:
@@ -104,6 +113,7 @@ class Again:
         )
 
         def hold(inputs: Sequence[Any]) -> Given | None:
+            self.calls += 1
             constants = of_aliased(inputs)
             if self.obstacle or has_saving_hooks() or any(map(_is_inference, constants)):
                 return None  # an inference tensor counts no versions
@@ -127,8 +137,10 @@ class Again:
         kept: Mapping[int, Any],
         tangents: Sequence[torch.Tensor | None],
         twice: bool,
+        without: frozenset[int],
     ) -> Sequence[torch.Tensor | None]:
-        """Gradients of the wanted inputs, if ``twice`` as functions of these and ``tangents``."""
+        """Gradients of the wanted inputs but for those at the places ``without``, if ``twice`` as
+        functions of these and ``tangents``."""
         joint, known = self.joint, {**dict(zip(self.order, given.plain)), **kept}
         values = [known[place] for place in range(len(known))]
         for number, place in enumerate(given.places):
@@ -142,13 +154,16 @@ class Again:
                 on = torch.autocast(device, dtype, enabled, cache_enabled=False)
                 stack.enter_context(on)
             count = len(values) - len(joint.attributes)
+            for path, value in zip(joint.attributes, values[count:]):
+                if operator.attrgetter(path)(self.program) is not value:
+                    raise RuntimeError(f"{path} was replaced after the forward pass")
+            self.uses += twice
+            if self.uses > 1 and 2 * self.uses > self.calls:
+                self.habit = "most of its gradients are differentiated again"
             for place in (*self.varied, *self.constant):
                 if place < count:
                     made = self._alias(place, values[place])
                     values[place] = first.setdefault(id(joint.nodes[place].meta["val"]), made)
-            for path, value in zip(joint.attributes, values[count:]):
-                if operator.attrgetter(path)(self.program) is not value:
-                    raise RuntimeError(f"{path} was replaced after the forward pass")
             with torch.set_grad_enabled(self.grad):
                 flat = pytree.tree_leaves(self.program(*values[:count]))
             roots: dict[int, torch.Tensor] = {}
@@ -157,13 +172,16 @@ class Again:
                 if result.kind == "fresh" and root is not None:
                     roots.setdefault(result.index, root)
             pairs = [(roots[i], t) for i, t in zip(joint.differentiable, tangents) if t is not None]
-            return torch.autograd.grad(
+            asked = [n for n in range(len(joint.wanted)) if n not in without]
+            found = torch.autograd.grad(
                 [root for root, _ in pairs],
-                [values[i] for i in joint.wanted],
+                [values[joint.wanted[n]] for n in asked],
                 [tangent for _, tangent in pairs],
                 create_graph=twice,
                 allow_unused=True,
             )
+            given_for = dict(zip(asked, found))
+            return [given_for.get(n) for n in range(len(joint.wanted))]
 
     def _alias(self, place: int, value: Any) -> Any:
         """What the second run sees of an input: what it writes is its own, and gradients stop

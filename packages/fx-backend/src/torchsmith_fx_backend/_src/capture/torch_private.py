@@ -99,15 +99,17 @@ use_count: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: igno
 has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
 
 
+# Whether the backward pass under way runs a node; it raises of a leaf that it gives a gradient of.
+will_run: Callable[[Any], bool] = torch._C._will_engine_execute_node
 has_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
-def without_autocast() -> AbstractContextManager[object]:
-    """The same for capturing, where rules ask whether there is autocast."""
 # A context for running: what was captured has autocast's casts in it.
 below_autocast: Callable[[], AbstractContextManager[object]] = torch._C._DisableAutocast
 
 
+def without_autocast() -> AbstractContextManager[object]:
+    """The same for capturing, where rules ask whether there is autocast."""
     contexts = contextlib.ExitStack()
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
