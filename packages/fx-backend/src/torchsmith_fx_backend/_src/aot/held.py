@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torchsmith_fx_backend._src.capture.torch_private import apply_of
+from torchsmith_fx_backend._src.capture.torch_private import apply_of, keeps_graph
 
 # What eager says of a graph that was let go of in a backward pass.
 SPENT = (
@@ -178,3 +178,30 @@ class Held:
     def empty(self) -> bool:
         """Whether all was let go of."""
         return all(node is None for node in self.nodes)
+
+
+def saved_by(ctx: Any, results: Sequence[int]) -> Any:
+    """The tensors that a node of autograd's saved for these results, with others in between.
+
+    Raises:
+        RuntimeError: eager's, where they were let go of or written.
+    """
+    held = ctx.held
+    found = ctx.saved_tensors if held is None else held.take(results, keeps_graph())
+    return found if ctx.laid is None else list(map(_as_saved, found, ctx.laid))
+
+
+def _as_saved(given: torch.Tensor | None, laid: tuple[Any, ...]) -> torch.Tensor | None:
+    """What a hook gave back for a saved tensor, as kernels read that."""
+    if given is None or (given.size(), given.stride(), given.dtype, given.device) == laid:
+        return given
+    size, stride, dtype, device = laid
+    if given.size() != size:
+        said = f"a saved tensor of size {[*size]} came out of its hooks as {[*given.size()]}"
+        raise RuntimeError(said)
+    fresh = torch.empty_strided(size, stride, dtype=dtype, device=device)
+    target, source = fresh, given.detach()
+    for dim in (d for d, step in enumerate(stride) if step == 0):  # written once
+        target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    target.copy_(source)
+    return fresh

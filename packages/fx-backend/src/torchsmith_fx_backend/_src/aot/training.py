@@ -26,7 +26,7 @@ from torch import fx
 from torchsmith_guards import collector, deferred
 
 from torchsmith_fx_backend._src.aot.frame import apart, differs
-from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent, items
+from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent, items, saved_by
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
 from torchsmith_fx_backend._src.aot.lone import LEAST, alone, holders, taken
 from torchsmith_fx_backend._src.aot.partition import (
@@ -452,7 +452,7 @@ class CompiledFunction(torch.autograd.Function):
             kept: dict[int, Any] = {}
             if saves or training.again.checked:  # an error where they are gone or were written
                 left = training.again.left
-                kept = dict(zip(left, map(_saved(ctx, results).__getitem__, left.values())))
+                kept = dict(zip(left, map(saved_by(ctx, results).__getitem__, left.values())))
             _release(ctx)
             found = training.again.gradients(given, kept, tangents, twice, without)
         else:
@@ -483,33 +483,6 @@ def _watch(result: torch.Tensor) -> _Watched:
 
 
 _apply = apply_of(CompiledFunction, guarded=(), held=None, laid=None)
-
-
-def _saved(ctx: Any, results: Sequence[int]) -> Any:
-    """The saved tensors that these results need, with others in between.
-
-    Raises:
-        RuntimeError: eager's, where they were let go of or written.
-    """
-    held = ctx.held
-    found = ctx.saved_tensors if held is None else held.take(results, keeps_graph())
-    return found if ctx.laid is None else list(map(_as_saved, found, ctx.laid))
-
-
-def _as_saved(given: torch.Tensor | None, laid: tuple[Any, ...]) -> torch.Tensor | None:
-    """What a hook gave back for a saved tensor, as kernels read that."""
-    if given is None or (given.size(), given.stride(), given.dtype, given.device) == laid:
-        return given
-    size, stride, dtype, device = laid
-    if given.size() != size:
-        said = f"a saved tensor of size {[*size]} came out of its hooks as {[*given.size()]}"
-        raise RuntimeError(said)
-    fresh = torch.empty_strided(size, stride, dtype=dtype, device=device)
-    target, source = fresh, given.detach()
-    for dim in (d for d, step in enumerate(stride) if step == 0):  # written once
-        target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
-    target.copy_(source)
-    return fresh
 
 
 def _release(ctx: Any) -> None:
@@ -544,7 +517,7 @@ def _compiled_backward(
     half, used = training.backwards.get((key, without)) or training.backward_of(key, without)
     arguments: list[Any] = []
     if saves or used:
-        values: Any = _saved(ctx, results)
+        values: Any = saved_by(ctx, results)
         if numbers:
             values = list(values[: len(training.saved) - len(numbers)])
             for place, number in zip(training.numbers, reversed(numbers), strict=True):
