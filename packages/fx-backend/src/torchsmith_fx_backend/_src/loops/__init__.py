@@ -12,6 +12,7 @@ from torchsmith_fx_backend._src.loops import (  # noqa: F401 - they register the
     pointwise,
     random,
     reductions,
+    resampling,
     scatters,
     views,
     windows,

@@ -1,4 +1,4 @@
-"""Lowerings of pooling over small windows and of resampling: each point reads a few others."""
+"""Lowerings of pooling over small windows and of patches: each point reads a few others."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops import index as ix
-from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
-from torchsmith_fx_backend._src.loops.index import Const, Index
+from torchsmith_fx_backend._src.loops.body import Point, Value
+from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Op
 from torchsmith_fx_backend._src.loops.registry import (
-    Coords,
     Reduction,
     argument,
     lowering,
     register,
 )
-from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 
 aten = torch.ops.aten
 
@@ -224,105 +222,3 @@ def avg_pool(p: Point) -> Value:
     if argument(p.node, 5, "count_include_pad", True):
         return total / (high * wide)
     return total / count
-
-
-# ------------------------------------------------------------------------------ resampling
-
-
-def _scale(given: object, size: Index, out: Index) -> float | None:
-    """Source points per result point, as aten computes it; None where sizes are symbolic."""
-    if isinstance(given, (int, float)) and given > 0:
-        return 1.0 / given
-    if type(size) is Const and type(out) is Const:
-        return size.value / out.value
-    return None
-
-
-def _nearest(p: Point, x: Index, size: Index, out: Index, given: object) -> Index:
-    if size == out:
-        return x
-    if out == ix.mul(ix.const(2), size):
-        return ix.floordiv(x, ix.const(2), p.body.sizes)
-    scale = _scale(given, size, out)
-    if scale is None or type(size) is not Const or type(out) is not Const:
-        raise UnrepresentableError(f"nearest of {size} for {out}")
-    places = torch.floor(torch.arange(out.value, dtype=torch.float32) * scale).long()
-    places = places.clamp(max=size.value - 1)
-    times = out.value // size.value
-    if out.value % size.value == 0 and torch.equal(places, torch.arange(out.value) // times):
-        return ix.floordiv(x, ix.const(times), p.body.sizes)
-    place = (p.body.index_value(x).cast(torch.float32) * scale).op(Op.FLOOR)
-    return p.body.position(place, size)
-
-
-def _resampled(node: fx.Node) -> bool:
-    dtype: torch.dtype = node.meta["val"].dtype
-    return dtype.is_floating_point or dtype is torch.uint8
-
-
-def _planes(p: Point) -> tuple[fx.Node, Coords]:
-    source = p.operand()
-    return source, p.body.graph.info(source).shape[-2:]
-
-
-@lowering(aten.upsample_nearest2d.default, cost=4, moves=True, window=True, applies=_resampled)
-def upsample_nearest(p: Point) -> Value:
-    source, sizes = _planes(p)
-    scales = p.arg(2, "scales_h"), p.arg(3, "scales_w")
-    y, x = (
-        _nearest(p, place, size, out, scale)
-        for place, size, out, scale in zip(p.at[-2:], sizes, p.shape[-2:], scales)
-    )
-    return p.at_of(source, (*p.at[:-2], y, x))
-
-
-def _between(
-    p: Point, x: Index, size: Index, out: Index, given: object, corners: bool, dtype: torch.dtype
-) -> tuple[Index, Index, Value]:
-    """The two source points around a result point, and the weight of the second."""
-    if type(size) is not Const or type(out) is not Const:
-        raise UnrepresentableError(f"points of {size} between those of {out}")
-    number = p.body.index_value(x).cast(dtype)
-    if corners:
-        scale = (size.value - 1) / (out.value - 1) if out.value > 1 else 0.0
-        place = number * scale
-    else:
-        scale = _scale(given, size, out) or 0.0
-        if size == out and p.node.meta["val"].device.type == "cpu":
-            scale = 1.0  # its kernel copies, whatever the scale is
-        place = ((number + 0.5) * scale - 0.5).op(Op.MAXIMUM, 0.0)
-    whole = place.op(Op.FLOOR)
-    low = p.body.position(whole, size)
-    high = p.body.position(whole + 1.0, size)
-    weight = (place - whole).op(Op.MINIMUM, 1.0)
-    return low, high, weight
-
-
-def _walks_channels(node: fx.Node) -> bool:
-    """Whether neighbours in memory share their source points, or run in threads of their own.
-
-    On a CPU the loop would compute positions along each row of a plane again; aten does not.
-    """
-    value = node.meta["val"]
-    fast = value.device.type != "cpu" or (type(value.stride(1)) is int and value.stride(1) == 1)
-    return bool(value.dtype.is_floating_point) and fast
-
-
-@lowering(
-    aten.upsample_bilinear2d.default, cost=20, moves=True, applies=_walks_channels, window=True
-)
-def upsample_bilinear(p: Point) -> Value:
-    source, sizes = _planes(p)
-    corners = bool(p.arg(2, "align_corners", False))
-    scales = p.arg(3, "scales_h"), p.arg(4, "scales_w")
-    dtype = compute_dtype(p.dtype)
-    (top, bottom, down), (left, right, across) = (
-        _between(p, x, size, out, scale, corners, dtype)
-        for x, size, out, scale in zip(p.at[-2:], sizes, p.shape[-2:], scales)
-    )
-
-    def row(y: Index) -> Value:
-        a, b = (p.at_of(source, (*p.at[:-2], y, x)) for x in (left, right))
-        return (1.0 - across) * a + across * b
-
-    return (1.0 - down) * row(top) + down * row(bottom)
