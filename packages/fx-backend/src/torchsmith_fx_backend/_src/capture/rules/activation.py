@@ -82,12 +82,16 @@ def _softplus(m: Mode, x: Tensor, beta: float = 1, threshold: float = 20) -> Any
     return where(m, m.call(aten.gt.Scalar, scaled, threshold), x, soft)
 
 
+def log_sigmoid(m: Mode, x: Tensor) -> Tensor:
+    """Eager's formula, which does not overflow."""
+    low = m.tensor(aten.minimum.default, x, scalar(m, 0.0, x))
+    tail = exp(m, m.tensor(aten.neg.default, m.tensor(aten.abs.default, x)))
+    return sub(m, low, m.tensor(aten.log1p.default, tail))
+
+
 @float_rule(aten.log_sigmoid.default)
 def _log_sigmoid(m: Mode, x: Tensor) -> Any:
-    x = row_major(m, x) if x.device.type == "cpu" else x
-    low = m.call(aten.minimum.default, x, scalar(m, 0.0, x))
-    tail = exp(m, m.call(aten.neg.default, m.call(aten.abs.default, x)))
-    return sub(m, low, m.call(aten.log1p.default, tail))
+    return log_sigmoid(m, row_major(m, x) if x.device.type == "cpu" else x)
 
 
 @float_rule(aten.threshold.default)

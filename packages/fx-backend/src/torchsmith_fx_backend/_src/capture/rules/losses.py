@@ -6,17 +6,21 @@ from typing import Any
 
 import torch
 
+from torchsmith_fx_backend._src.capture.rules.activation import log_sigmoid
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
     Mode,
     Rule,
     Tensor,
+    add,
     aten,
     axes,
     count,
     div,
+    exp,
     mul,
     rule,
+    scalar,
     sub,
     to,
     total,
@@ -47,6 +51,38 @@ def _reduced(m: Mode, loss: Tensor, reduction: int, dtype: torch.dtype) -> Tenso
 def _mse_loss(m: Mode, x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
     d = _distance(m, x, target)
     return NotImplemented if d is None else _reduced(m, mul(m, d, d), reduction, x.dtype)
+
+
+@rule(aten.binary_cross_entropy_with_logits.default)
+def _binary_cross_entropy(
+    m: Mode,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Any:
+    tensors = [t for t in (x, target, weight, pos_weight) if t is not None]
+    if x.dtype not in FLOATS or any(t.dtype != x.dtype for t in tensors) or x.shape != target.shape:
+        return NotImplemented
+    wide, aim, one = up(m, x), up(m, target), scalar(m, 1.0, up(m, target))
+    log = log_sigmoid(m, wide)
+    if pos_weight is not None:
+        log = mul(m, log, add(m, mul(m, sub(m, up(m, pos_weight), one), aim), one))
+    loss = sub(m, mul(m, sub(m, one, aim), wide), log)
+    if weight is not None:
+        loss = mul(m, loss, up(m, weight))
+    return _reduced(m, loss, reduction, x.dtype)
+
+
+@rule(aten.soft_margin_loss.default)
+def _soft_margin(m: Mode, x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
+    alike = x.dtype in FLOATS and target.dtype == x.dtype and x.shape == target.shape
+    if not alike or reduction == _NONE:  # which is laid out in a way of its own
+        return NotImplemented
+    power = mul(m, m.tensor(aten.neg.default, up(m, target)), up(m, x))
+    loss = m.tensor(aten.log1p.default, exp(m, power))
+    return _reduced(m, loss, reduction, x.dtype)
 
 
 def _bent(huber: bool) -> Rule:

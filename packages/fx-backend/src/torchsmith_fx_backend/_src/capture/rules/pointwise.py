@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     aten,
     counting,
     div,
+    float_rule,
     full,
     laid,
     mul,
@@ -248,3 +250,32 @@ def _arange(m: Mode, start: Any, end: Any, options: Options) -> Any:
 
 rule(aten.arange.default)(lambda m, end, **options: _arange(m, 0, end, options))
 rule(aten.arange.start)(lambda m, start, end, **options: _arange(m, start, end, options))
+
+
+@rule(aten.xlogy.Tensor)
+def _xlogy(m: Mode, x: Any, y: Any) -> Any:
+    if not _all_float(x, y) or x.dtype != y.dtype:
+        return NotImplemented
+    a, b = up(m, x), up(m, y)
+    product = mul(m, a, m.tensor(aten.log.default, b))
+    known = m.tensor(aten.eq.Tensor, b, b)
+    none = m.tensor(aten.logical_and.default, m.tensor(aten.eq.Scalar, a, 0), known)
+    return to(m, where(m, none, scalar(m, 0.0, product), product), x.dtype)
+
+
+@float_rule(aten.logit.default)
+def _logit(m: Mode, x: Tensor, eps: float | None = None) -> Any:
+    if eps is not None:
+        x = m.tensor(aten.clamp.default, x, eps, 1 - eps)
+    return m.call(aten.log.default, div(m, x, sub(m, scalar(m, 1.0, x), x)))
+
+
+@float_rule(aten.sinc.default)
+def _sinc(m: Mode, x: Tensor) -> Any:
+    angle = mul(m, x, math.pi)
+    wave = div(m, m.tensor(aten.sin.default, angle), angle)
+    return where(m, m.tensor(aten.eq.Scalar, x, 0), scalar(m, 1.0, x), wave)
+
+
+float_rule(aten.rad2deg.default)(lambda m, x: mul(m, x, 180 / math.pi))
+float_rule(aten.deg2rad.default)(lambda m, x: mul(m, x, math.pi / 180))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torchsmith_guards import holds, is_contiguous, layout_of, resolve_size, view_strides
 
-from torchsmith_fx_backend._src.capture.rules.registry import Mode, Tensor, aten, laid, rule
+from torchsmith_fx_backend._src.capture.rules.registry import FLOATS, Mode, Tensor, aten, laid, rule
 
 
 @rule(aten.reshape.default)
@@ -126,3 +126,42 @@ def _stack(m: Mode, tensors: Sequence[Tensor], dim: int = 0) -> Any:
         return m.call(aten.view.default, m.call(aten.cat.default, tensors, axis), size)
     apart = {id(t): m.call(aten.unsqueeze.default, t, axis) for t in tensors}
     return m.call(aten.cat.default, [apart[id(t)] for t in tensors], axis)
+
+
+def _shuffled(
+    m: Mode, x: Tensor, parts: Sequence[Any], order: Sequence[int], size: Sequence[Any]
+) -> Any:
+    """``x`` in parts, these in another order, as an image of ``size``."""
+    if x.device.type == "cpu" or any(type(n) is not int for n in x.shape) or holds(x.shape, 0):
+        return NotImplemented  # channels-last images stay so there
+    lead = [*x.shape[:-3]]
+    split = _reshape(m, x, [*lead, *parts])
+    if split is NotImplemented:
+        return split
+    axes = [*range(len(lead)), *(len(lead) + n for n in order)]
+    return _reshape(m, m.tensor(aten.permute.default, split, axes), [*lead, *size])
+
+
+@rule(aten.pixel_shuffle.default)
+def _pixel_shuffle(m: Mode, x: Tensor, factor: int) -> Any:
+    c, h, w = x.shape[-3] // factor**2, *x.shape[-2:]
+    return _shuffled(m, x, (c, factor, factor, h, w), (0, 3, 1, 4, 2), (c, h * factor, w * factor))
+
+
+@rule(aten.pixel_unshuffle.default)
+def _pixel_unshuffle(m: Mode, x: Tensor, factor: int) -> Any:
+    c, h, w = x.shape[-3], *(n // factor for n in x.shape[-2:])
+    return _shuffled(m, x, (c, h, factor, w, factor), (0, 2, 4, 1, 3), (c * factor**2, h, w))
+
+
+@rule(aten._adaptive_avg_pool2d.default)
+def _adaptive_average(m: Mode, x: Tensor, size: Sequence[Any]) -> Any:
+    """On a GPU, where windows are all alike: their mean."""
+    numbers = (*x.shape, *size)
+    if x.device.type == "cpu" or any(type(n) is not int or n < 1 for n in numbers):
+        return NotImplemented
+    (h, w), (high, wide) = x.shape[-2:], size
+    if h % high or w % wide or x.dtype not in FLOATS:
+        return NotImplemented
+    split = m.call(aten.view.default, x, [*x.shape[:-2], high, h // high, wide, w // wide])
+    return m.call(aten.mean.dim, split, [-3, -1])
