@@ -250,9 +250,12 @@ class _Walk:
         node.replace_input_with(image, self.copies[image])
 
     def _put_weight_last(self, node: fx.Node, weight: fx.Node) -> None:
-        """Let a cast that makes a weight for convolutions alone lay it out, too: each call of the
-        library would."""
+        """Let a cast that makes a weight for convolutions alone lay it out, too, and several
+        convolutions with one weight read one copy of it: each call of the library would make it."""
         old = weight.meta["val"]
+        if weight in self.copies or sum(user in self.chosen for user in weight.users) > 1:
+            self._put_last(node, weight)
+            return
         others = (user for user in weight.users if user not in self.chosen and user.op != "output")
         if weight.target is not aten._to_copy.default or weight in self.seen or any(others):
             return
