@@ -393,6 +393,24 @@ def test_rows_go_channels_last_too(returned):
         assert node.args[0].meta["val"].is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("seen", [False, True])
+def test_rows_whose_channels_lie_last_are_read_where_they_are(seen):
+    def fn(x, w):
+        for _ in range(2):
+            y = torch.conv1d(x.mT, w, padding=2)
+            x = linear(y[..., :9].mT, w[..., 0]).sigmoid()
+        return (x, y, y[:, 1:], torch.conv1d(y[..., :4].mT, w)) if seen else x
+
+    passes = [
+        RowsAsImages(device="cpu", dtypes=(torch.float32,)),
+        ChannelsLast(device="cpu", dtypes=(torch.float32,)),
+    ]
+    inputs = torch.randn(2, 9, 4), torch.randn(4, 4, 3)
+    calls = rewritten(fn, *inputs, passes=passes, rtol=1e-4, atol=1e-5)
+    convolutions = [n for n in calls if n.target is aten.convolution.default]
+    assert {n.meta["val"].dim() for n in convolutions} == {4}
+
+
 @pytest.mark.parametrize(
     ("taps", "dilation", "last"), [(3, 8, True), (3, 16, False), (5, 8, False), (2, 64, True)]
 )

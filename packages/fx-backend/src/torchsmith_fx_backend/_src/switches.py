@@ -57,7 +57,7 @@ def passes(chosen: Settings, *, freezing: bool = False, training: bool = False) 
             continue
         if isinstance(each, LibraryKernels):
             each = replace(each, unmeasured=chosen.kernels == "all")
-        if isinstance(each, ChannelsLast | PatchProducts):
+        if isinstance(each, ChannelsLast | PatchProducts | RowsAsImages):
             each = replace(each, same_draws=chosen.rng == "eager")
         if each.name not in chosen.disable:
             yield each

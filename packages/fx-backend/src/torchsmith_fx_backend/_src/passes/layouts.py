@@ -109,14 +109,14 @@ def _has_odd_groups(node: fx.Node) -> bool:
 @dataclass(frozen=True)
 class RowsAsImages(Pass):
     """Makes convolutions over rows ones over images of height one, for ``ChannelsLast``: aten
-    itself lays rows out with their channels apart."""
+    itself lays rows out with their channels apart. What lies otherwise then is followed."""
 
     device: str = "cuda"
     dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+    same_draws: bool = False
 
     def run(self, graph: fx.Graph) -> None:
-        chosen = _convolutions(graph, 3, self.device, self.dtypes)
-        for node in chosen:
+        for node in _convolutions(graph, 3, self.device, self.dtypes):
             with graph.inserting_before(node):
                 x, weight = (insert(graph, aten.unsqueeze.default, n, 2) for n in node.args[:2])
                 settings: Any = node.args[2:]
@@ -125,9 +125,10 @@ class RowsAsImages(Pass):
                 rest[1] = [0, *rest[1]]
                 image = insert(graph, CONVOLUTION, x, weight, bias, *steps, *rest)
                 rows = insert(graph, aten.squeeze.dim, image, 2)
-            image.meta, rows.meta = {**node.meta, **image.meta}, {**node.meta, **rows.meta}
+            image.meta, rows.meta = {**node.meta, **image.meta}, node.meta
             node.replace_all_uses_with(rows)
             graph.erase_node(node)
+            follow(graph, {image: image.meta["val"]}, same_draws=self.same_draws)
 
 
 def _convolutions(
