@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "schedule"))
 
 import pytest
 import torch
 import triton
 from loop_reader import read_kernel
+from plans import kernels, trace
 from samples import Body, f32, f64, i64, row_major
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
 from torchsmith_fx_backend._src.codegen.triton.kernel import generate
@@ -30,6 +34,8 @@ from torchsmith_fx_backend._src.runtime.triton_compile import (
     to_binary,
 )
 from torchsmith_fx_backend._src.runtime.triton_worker import Job, Result, compile_job
+from torchsmith_fx_backend._src.schedule import schedule_graph
+from windows import PROGRAMS, inputs
 
 bf16 = torch.bfloat16
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -172,6 +178,14 @@ def test_rows_of_odd_length_are_still_read_sixteen_bytes_at_a_time(cache: Path) 
     body.store(2, row_major(shape), body.cast(scaled, bf16))
     (usage,) = compile_kernel(body.kernel(shape), cache)
     assert "ld.global.v4.b32" in usage.ptx and "st.global.v4.b32" in usage.ptx
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_windows_compile_without_spills(name: str, cache: Path) -> None:
+    found = kernels(schedule_graph(trace(PROGRAMS[name][0], *inputs(name, bf16))))
+    assert found
+    for kernel in found:
+        assert all(usage.stack == 0 for usage in compile_kernel(kernel, cache))
 
 
 def test_unaligned_variant_assumes_nothing(cache: Path) -> None:

@@ -40,6 +40,16 @@ def patches(d: Any, x: str) -> str | None:
     return f"F.unfold({x}, {size}, {apart}, {pad}, {step})"
 
 
+def sums(d: Any, x: str) -> str | None:
+    """What the patches of pictures, taken apart in one way, are when put together in another."""
+    t = d.values[x]
+    if t.dim() != 4 or min(t.shape[-2:]) < 4 or t.dtype not in d.floats:
+        return None
+    size, apart, pad, step = d.rng.choice(((2, 1, 0, 2), (3, 1, 1, 1), (3, 2, 2, 1), (3, 1, 1, 2)))
+    given = f"{size}, {apart}, {pad}, {step}"
+    return f"F.fold(F.unfold({x}, {given}) * 2, {tuple(t.shape[-2:])}, {given})"
+
+
 def rows(d: Any, x: str) -> str | None:
     """A convolution of each row with weights of its own, made of the first rows."""
     t = d.values[x]

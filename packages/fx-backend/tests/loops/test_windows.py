@@ -4,6 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from plans import check, externs, kernels
+from torch import fx
+from torchsmith_fx_backend import compile_graph
+from torchsmith_fx_backend._src.loops.ir import Load
 
 X = torch.randn(2, 3, 8, 9)
 HOLES = X.clone()
@@ -46,6 +49,21 @@ UNFOLDED = {
     "patches, weighed": lambda x: (F.unfold(x, 3, padding=1).unflatten(-2, (3, 9)) * x.mean()).sum(
         -2
     ),
+}
+FOLDED = {
+    "tiles": ((8, 12), (2, 3), {"stride": (2, 3)}),
+    "overlapping": ((7, 9), 3, {"padding": 1}),
+    "wide": ((9, 9), 5, {"padding": 2}),
+    "dilated": ((8, 9), (3, 2), {"dilation": (2, 3), "padding": (1, 2)}),
+    "in steps": ((9, 11), 3, {"stride": 2, "padding": 1}),
+    "in long steps": ((9, 11), (3, 2), {"stride": (2, 4)}),
+    "dilated on one side, in steps on the other": (
+        (9, 11),
+        2,
+        {"dilation": (2, 1), "stride": (1, 3)},
+    ),
+    "of one point": ((4, 5), 1, {}),
+    "far outside": ((4, 5), 2, {"padding": 3, "stride": 2}),
 }
 ROWS = {
     "plain": lambda x, w, b: F.conv1d(x, w, groups=3),
@@ -125,3 +143,47 @@ def test_other_convolutions_of_rows_are_left_to_the_library():
         w = torch.randn(width)
         plan = check(lambda x, w, c=call, g=groups: c(x, w, groups=g), x, w, tolerance=2e-5)
         assert externs(plan)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", FOLDED)
+def test_sums_of_patches(name, dtype):
+    size, kernel, options = FOLDED[name]
+    image = torch.randn(2, 3, *size)
+    for x in (image, image[0], image.to(memory_format=torch.channels_last)):
+        # Sums of such numbers are exact; eager's on a CPU round after each addition.
+        patches = F.unfold(x, kernel, **options).cos().mul(4).round().to(dtype)
+        for given in (patches, patches.mT.contiguous().mT):
+            for mode in ("fake", "symbolic"):
+                plan = check(lambda x: F.fold(x, size, kernel, **options) * 2, given, mode=mode)
+                assert not externs(plan) and len(kernels(plan)) == 1
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_sums_of_patches_in_c(name):
+    size, kernel, options = FOLDED[name]
+    patches = F.unfold(torch.randn(2, 3, *size), kernel, **options)
+
+    def fn(x):
+        return F.fold(x.relu() - 1, size, kernel, **options)
+
+    compiled = compile_graph(fx.symbolic_trace(fn), [patches])
+    torch.testing.assert_close(compiled(patches), fn(patches), rtol=2e-6, atol=2e-6)
+
+
+def test_what_patches_are_made_of_is_not_stored():
+    """As a gradient of an involution sums it; where each point is read, no division tells."""
+
+    def fn(image, weight):
+        product = weight.view(2, 2, 1, 9, 6, 7) * image.view(2, 2, 2, 1, 6, 7)
+        return F.fold(product.view(2, 36, 42), (6, 7), 3, padding=1)
+
+    plan = check(fn, torch.randn(2, 4, 6, 7), torch.randn(2, 18, 6, 7))
+    (kernel,) = kernels(plan)
+    indices = [str(node.index) for node in kernel.body if isinstance(node, Load)]
+    assert len(indices) == 18 and not any(sign in text for text in indices for sign in "/%")
+
+
+def test_patches_in_steps_of_spread_points_are_left_to_the_library():
+    assert externs(check(lambda x: F.fold(x, 9, 2, dilation=2, stride=3), torch.randn(2, 8, 9)))
+    assert externs(check(lambda x: F.fold(x, 9, 7, padding=3), torch.randn(2, 49, 81)))

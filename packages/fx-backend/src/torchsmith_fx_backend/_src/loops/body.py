@@ -314,9 +314,14 @@ class Builder:
 
     def index_value(self, index: Index) -> Value:
         """The number ``index`` at this point, as int64."""
+        index = self.plain(index)
         if type(index) is Const:
             return self.literal(index.value, torch.int64)
         return Value(self, self.push(IndexValue(index, torch.int64)), torch.int64)
+
+    def plain(self, index: Index) -> Index:
+        """``index`` without what the mask at hand tells of it."""
+        return index if self._mask is None else ix.substitute(index, {}, self.sizes, plain=True)
 
     def scalar(self, node: fx.Node, dtype: torch.dtype) -> Value:
         """A number computed by the graph (size or float), as ``dtype``."""

@@ -102,6 +102,14 @@ class Loaded(Index):
     axes: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Inside(Index):
+    """``num``, which is one of ``0 .. extent-1`` wherever it is looked at: what a mask tells."""
+
+    num: Index
+    extent: Index
+
+
 Ranges = Mapping[int, Index] | Sequence[Index]
 _CONSTS = tuple(map(Const, range(1025)))  # most sizes and strides
 ZERO, ONE = _CONSTS[:2]
@@ -144,6 +152,8 @@ def order(x: Index) -> tuple[Any, ...]:
             return (6, value)
         case Loaded(value):
             return (7, value)
+        case Inside(num):
+            return (8, order(num))
     raise TypeError(f"not an index expression: {x!r}")
 
 
@@ -454,7 +464,7 @@ def bounds(x: Index, ranges: Ranges = _NO_RANGES) -> tuple[int | None, int | Non
         case Var(axis):
             extent = _extent(axis, ranges)
             return 0, extent.value - 1 if type(extent) is Const else None
-        case Loaded(_, extent):
+        case Loaded(_, extent) | Inside(_, extent):
             return 0, extent.value - 1 if type(extent) is Const else None
         case Add(terms):
             lo: int | None = 0
@@ -514,7 +524,7 @@ def _upper(x: Index, ranges: Ranges) -> Index | None:
         case Var(axis):
             extent = _extent(axis, ranges)
             return None if extent is None else add(extent, Const(-1))
-        case Loaded(_, extent):
+        case Loaded(_, extent) | Inside(_, extent):
             return add(extent, Const(-1))
         case Add(terms):
             tops = [_upper(term, ranges) for term in terms]
@@ -554,6 +564,11 @@ def in_range(x: Index, extent: Index, ranges: Ranges = _NO_RANGES) -> bool:
     return slack is not None and slack >= 0
 
 
+def inside(x: Index, extent: Index, ranges: Ranges) -> Index:
+    """``x`` where a mask tells that ``0 <= x < extent``."""
+    return x if in_range(x, extent, ranges) else Inside(x, extent)
+
+
 def leaves(x: Index) -> list[Index]:
     """The numbers, symbols, variables and loaded positions in ``x``, from left to right."""
     found: list[Index] = []
@@ -566,6 +581,8 @@ def leaves(x: Index) -> list[Index]:
             waiting += part.factors[::-1]
         elif type(part) is FloorDiv or type(part) is Mod:
             waiting += part.den, part.num
+        elif type(part) is Inside:
+            waiting.append(part.num)
         else:
             found.append(part)
     return found
@@ -640,15 +657,16 @@ def substitute(
     mapping: Mapping[int, Index],
     ranges: Ranges = _NO_RANGES,
     positions: Mapping[int, Index] | None = None,
+    plain: bool = False,
 ) -> Index:
     """Replace variables by expressions; ``ranges`` are those of the *new* variables.
 
     ``positions`` are replacements of loaded positions, by SSA value; without one they stay and
-    follow the new axes.
+    follow the new axes. What is ``plain`` has forgotten what masks tell.
     """
 
     def go(part: Index) -> Index:
-        return substitute(part, mapping, ranges, positions)
+        return substitute(part, mapping, ranges, positions, plain)
 
     match x:
         case Var(axis):
@@ -670,6 +688,8 @@ def substitute(
             for axis in axes:
                 variables(mapping.get(axis, var(axis)), follows)
             return Loaded(value, extent, tuple(sorted(follows)))
+        case Inside(num, extent):
+            return go(num) if plain else inside(go(num), extent, ranges)
     raise TypeError(f"not an index expression: {x!r}")
 
 
@@ -731,6 +751,8 @@ def render(
                 return var_name(axis)
             case Loaded(value):
                 return value_name(value)
+            case Inside(num):
+                return go(num, level)
             case Add(terms):
                 strided_first = sorted(terms, key=lambda t: (type(t) is Const, type(t) is not Mul))
                 text = " + ".join(go(t, 1) for t in strided_first)

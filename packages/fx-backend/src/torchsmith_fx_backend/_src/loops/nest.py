@@ -299,6 +299,7 @@ class Nest(Builder):
     def _load(self, node: fx.Node, at: Coords) -> Value:
         info = self.graph.info(node)
         mask = None if self._mask is None else self._mask.id
+        at = tuple(map(self.plain, at))
         self.reads.setdefault(node, set()).add(at)
         offset = ix.add(*map(ix.mul, at, info.stride)) if at else ix.ZERO
         load = Load(self.graph.number(node), offset, info.dtype, mask)

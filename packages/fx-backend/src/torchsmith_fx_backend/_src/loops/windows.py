@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,6 +26,7 @@ from torchsmith_fx_backend._src.loops.registry import (
 aten = torch.ops.aten
 
 MOST_TAPS = 16  # points of a window that are read one after the other; aten takes larger ones
+MOST_PATCHES = 32  # the same of patches that a pixel is in, which would be stored otherwise
 
 
 def _pair(value: object, default: int = 0) -> tuple[int, int]:
@@ -79,30 +83,39 @@ def _taps(
             yield mask, y, x, lambda at=at: p.at_of(source, at)  # type: ignore[misc]
 
 
-def _or_zero(p: Point, tests: Sequence[Value], read: Callable[[], Value]) -> Value:
-    """``read()`` where all tests are true, and zero elsewhere."""
+def _or_zero(
+    p: Point, places: Sequence[tuple[Index, Index]], read: Callable[[Coords], Value]
+) -> Value:
+    """``read`` of the places where all lie within their sizes, and zero where one does not."""
+    tests = _within(p, *places)
     if not tests:
-        return read()
+        return read(tuple(place for place, _ in places))
     mask = functools.reduce(operator.and_, tests)
-    return mask.where(p.body.masked(mask, read), 0)
+    inside = tuple(ix.inside(*each, p.body.sizes) for each in places)
+    return mask.where(p.body.masked(mask, lambda: read(inside)), 0)
 
 
-def _known_patches(node: fx.Node) -> bool:
-    """Whether the image has known sizes, and the patches have."""
-    image = argument(node, 0, "self").meta["val"]
-    numbers = (*image.shape[-2:], *(n for k in range(1, 5) for n in node.args[k]))  # type: ignore[union-attr]
-    return all(type(n) is int for n in numbers)
+def _settings(p: Point, first: int) -> list[tuple[int, int]]:
+    """Kernel, dilation, padding and stride of patches, from argument ``first`` on."""
+    given: list[Any] = [p.node.args[k] for k in range(first, first + 4)]
+    if any(type(n) is not int for numbers in given for n in numbers):
+        raise UnrepresentableError(f"patches of {given}")
+    return list(map(_pair, given))
 
 
-@lowering(aten.im2col.default, cost=12, moves=True, applies=_known_patches)
+def _across(size: Index, kernel: int, dilation: int, padding: int, stride: int) -> Index:
+    """How many patches begin along one side of an image."""
+    span = ix.add(size, ix.const(2 * padding - dilation * (kernel - 1) - 1))
+    return ix.add(ix.floordiv(span, ix.const(stride)), ix.ONE)
+
+
+@lowering(aten.im2col.default, cost=12, moves=True)
 def patches(p: Point) -> Value:
     source = p.operand()
     sizes, ranges = p.body.graph.info(source).shape[-2:], p.body.sizes
-    kernel, dilation, padding, stride = (_pair(p.node.args[k]) for k in range(1, 5))
+    kernel, dilation, padding, stride = settings = _settings(p, 1)
     *outer, row, column = p.at
-    image = argument(p.node, 0, "self").meta["val"]
-    span = image.shape[-1] + 2 * padding[1] - dilation[1] * (kernel[1] - 1) - 1
-    wide = ix.const(span // stride[1] + 1)
+    wide = _across(sizes[1], *(pair[1] for pair in settings))
     taps, across = ix.const(kernel[0] * kernel[1]), ix.const(kernel[1])
     tap = ix.mod(row, taps, ranges)
     firsts = ix.floordiv(column, wide, ranges), ix.mod(column, wide, ranges)
@@ -111,8 +124,38 @@ def patches(p: Point) -> Value:
     for d, (first, step) in enumerate(zip(firsts, steps)):
         start = ix.sub(ix.mul(first, ix.const(stride[d])), ix.const(padding[d]))
         places.append(ix.add(start, ix.mul(step, ix.const(dilation[d]))))
-    at = (*outer, ix.floordiv(row, taps, ranges), *places)
-    return _or_zero(p, _within(p, *zip(places, sizes)), lambda: p.at_of(source, at))
+    outer.append(ix.floordiv(row, taps, ranges))
+    return _or_zero(p, [*zip(places, sizes)], lambda at: p.at_of(source, (*outer, *at)))
+
+
+@lowering(aten.col2im.default, cost=40, moves=True, window=True)
+def folded(p: Point) -> Value:
+    """What the patches hold of a pixel, summed in the library's order."""
+    source, ranges, settings = p.operand(), p.body.sizes, _settings(p, 2)
+    (high, wide), dilations, _, strides = settings
+    few = math.prod(-(-n // by) for n, by in zip(settings[0], strides)) <= MOST_PATCHES
+    if not few or any(1 not in each for each in zip(dilations, strides)):
+        raise UnrepresentableError(f"sums of patches {settings}")
+    *outer, channel, _, _ = p.at
+    sides: list[list[tuple[tuple[Index, Index], ...]]] = []
+    for d in (-2, -1):
+        kernel, dilation, padding, stride = side = [pair[d] for pair in settings]
+        place, by = ix.add(p.at[d], ix.const(padding)), ix.const(stride)
+        last, tap = ix.floordiv(place, by, ranges), ix.mod(place, by, ranges)
+        patch = [ix.sub(last, ix.const(n * dilation)) for n in range(-(-kernel // stride))]
+        step = [ix.add(tap, ix.const(n * stride)) for n in range(len(patch))]
+        sizes = _across(p.shape[d], *side), ix.const(kernel)
+        sides.append([tuple(zip(places, sizes)) for places in zip(patch, step)])
+
+    def read(at: Coords) -> Value:
+        y, i, x, j = at
+        row = ix.add(ix.mul(ix.add(ix.mul(channel, ix.const(high)), i), ix.const(wide)), j)
+        return p.at_of(source, (*outer, row, ix.add(ix.mul(y, sides[1][0][0][1]), x)))
+
+    pairs = [*itertools.product(*sides)]
+    if p.node.meta["val"].device.type != "cpu":
+        pairs.reverse()
+    return functools.reduce(operator.add, (_or_zero(p, (*y, *x), read) for y, x in pairs))
 
 
 def _max_pool(p: Point) -> Sequence[Value]:
@@ -188,8 +231,7 @@ def convolution_of_rows(p: Point) -> Value:
     total = p.at_of(bias, (row[-1],)) if isinstance(bias, fx.Node) else None
     for tap in range(weight.meta["val"].shape[2]):
         place = ix.add(ix.mul(x, ix.const(by)), ix.const(tap * apart - before))
-        read = functools.partial(p.at_of, source, (*row, place))
-        value = _or_zero(p, _within(p, (place, size)), read)
+        value = _or_zero(p, [(place, size)], lambda at: p.at_of(source, (*row, *at)))
         product = value * p.at_of(weight, (row[-1], ix.ZERO, ix.const(tap)))
         total = product if total is None else total + product
     assert total is not None

@@ -1,0 +1,28 @@
+"""Programs whose kernels read windows: convolutions of rows, patches and their sums."""
+
+import torch
+import torch.nn.functional as F
+
+
+def _fold(weight, image):
+    product = weight.view(2, 2, 1, 9, 6, 8) * image.view(2, 2, 3, 1, 6, 8)
+    return F.fold(product.view(2, 54, 48), (6, 8), 3, padding=1) + 1
+
+
+PROGRAMS = {
+    "causal rows": (
+        lambda x, w: F.silu(F.conv1d(x.mT, w, padding=3, groups=6)[..., :9].mT),
+        ((2, 9, 6), (6, 1, 4)),
+    ),
+    "patches": (lambda x: F.unfold(x, (3, 2), padding=(1, 0), stride=2).cos(), ((2, 3, 7, 8),)),
+    "sums of patches": (_fold, ((2, 18, 6, 8), (2, 6, 6, 8))),
+    "sums of patches in steps": (
+        lambda x: F.fold(x, (7, 9), 3, padding=1, stride=2),
+        ((2, 27, 20),),
+    ),
+}
+
+
+def inputs(name, dtype):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(size, generator=generator).to(dtype) for size in PROGRAMS[name][1]]
