@@ -98,3 +98,47 @@ def test_gradients(name, dtype):
         and any(name in str(step.target) for name in ("backward", "im2col", "col2im"))
     }
     assert not externs
+
+
+# options, and whether a formula gives the gradients
+CONVOLUTIONS = {
+    "causal": ({"padding": 3}, True),
+    "dilated": ({"padding": 4, "dilation": 2}, True),
+    "without room": ({}, True),
+    "as long": ({"padding": "same", "dilation": 3}, True),
+    "far outside": ({"padding": 5}, False),
+    "in steps": ({"padding": 1, "stride": 2}, False),
+}
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_gradients_of_convolutions_of_each_channel_alone(name, dtype, layout):
+    options, formula = CONVOLUTIONS[name]
+
+    def fn(x, w, b):
+        rows = x if layout == "contiguous" else x.mT
+        return (F.silu(F.conv1d(rows, w, b, groups=5, **options)[..., :11]),)
+
+    def given(exact=False):
+        generator = torch.Generator().manual_seed(0)
+        sizes = (2, 5, 14) if layout == "contiguous" else (2, 14, 5), (5, 1, 4), (5,)
+        made = (torch.randn(size, generator=generator).to(dtype) for size in sizes)
+        return [(x.double() if exact else x).requires_grad_() for x in made]
+
+    found = []
+    with Reference().installed():
+        run = compile_training(fn, given(), SETTINGS)
+        for f, exact in ((run, False), (fn, False), (fn, True)):
+            inputs = given(exact)
+            (y,) = f(*inputs)
+            weights = torch.linspace(-1, 2, y.numel()).view(y.shape).to(y.dtype)
+            found.append((y.detach(), *torch.autograd.grad(y, inputs, weights)))
+    for mine, eager, true in zip(*found):
+        assert mine.stride() == eager.stride() and mine.dtype is eager.dtype
+        error, theirs = ((g.double() - true).abs().max() for g in (mine, eager))
+        assert error <= 1.5 * theirs + (1e-5 if dtype is torch.float32 else 1e-2) * true.abs().max()
+    steps = [s for half, _ in run.training.backwards.values() for s in half.plan.steps]
+    calls = [str(s.target) for s in steps if isinstance(s, ExternCall)]
+    assert any("convolution" in call for call in calls) is not formula

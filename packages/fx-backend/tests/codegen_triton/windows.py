@@ -14,6 +14,10 @@ PROGRAMS = {
         lambda x, w: F.silu(F.conv1d(x.mT, w, padding=3, groups=6)[..., :9].mT),
         ((2, 9, 6), (6, 1, 4)),
     ),
+    "two results each, in steps": (
+        lambda x, w: F.conv1d(x, w, padding=2, stride=2, groups=3),
+        ((2, 3, 17), (6, 1, 3)),
+    ),
     "patches": (lambda x: F.unfold(x, (3, 2), padding=(1, 0), stride=2).cos(), ((2, 3, 7, 8),)),
     "sums of patches": (_fold, ((2, 18, 6, 8), (2, 6, 6, 8))),
     "sums of patches in steps": (

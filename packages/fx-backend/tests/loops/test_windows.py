@@ -7,6 +7,7 @@ from plans import check, externs, kernels
 from torch import fx
 from torchsmith_fx_backend import compile_graph
 from torchsmith_fx_backend._src.loops.ir import Load
+from torchsmith_fx_backend._src.schedule import facts
 
 X = torch.randn(2, 3, 8, 9)
 HOLES = X.clone()
@@ -70,6 +71,7 @@ ROWS = {
     "padded": lambda x, w, b: F.conv1d(x, w, b, padding=3, groups=3)[..., :-3].relu(),
     "in steps": lambda x, w, b: F.conv1d(x, w, stride=2, padding=2, groups=3) * 2,
     "dilated": lambda x, w, b: F.conv1d(x, w, b, padding=(4,), dilation=3, groups=3),
+    "two results each": lambda x, w, b: F.conv1d(x[:, :1], w, b, padding=3).relu(),
 }
 WINDOWS = {**POOLS, **RESAMPLED, **UNFOLDED}
 LAYOUTS = {
@@ -132,11 +134,18 @@ def test_convolutions_of_each_channel_with_a_row_of_its_own(name, dtype):
             assert mode == "symbolic" or not externs(plan)
 
 
+def test_what_reads_a_part_of_rows_on_a_gpu_computes_it(monkeypatch):
+    x, w, b = torch.randn(2, 3, 14), torch.randn(3, 1, 4), torch.randn(3)
+    assert len(kernels(check(ROWS["padded"], x, w, b))) == 2
+    monkeypatch.setattr(facts, "FAST", frozenset({"cpu"}))
+    assert len(kernels(check(ROWS["padded"], x, w, b))) == 1
+
+
 def test_other_convolutions_of_rows_are_left_to_the_library():
     x = torch.randn(2, 3, 20)
     for width, groups, call in (
         ((3, 3, 4), 1, F.conv1d),
-        ((6, 1, 4), 3, F.conv1d),
+        ((6, 1, 9), 3, F.conv1d),
         ((3, 1, 10), 3, F.conv1d),
         ((3, 1, 4), 3, F.conv_transpose1d),
     ):

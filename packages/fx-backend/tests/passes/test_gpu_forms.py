@@ -411,6 +411,20 @@ def test_rows_whose_channels_lie_last_are_read_where_they_are(seen):
     assert {n.meta["val"].dim() for n in convolutions} == {4}
 
 
+def test_convolutions_of_each_channel_alone_stay_rows():
+    x, w = torch.randn(2, 4, 9), torch.randn(4, 1, 3)
+    passes = [RowsAsImages(device="cpu", dtypes=(torch.float32,))]
+    calls = rewritten(
+        lambda x, w: torch.conv1d(torch.conv1d(x, w, groups=4), w, groups=4),
+        *(x, w),
+        passes=passes,
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    assert [n.target for n in calls] == [aten.convolution.default] * 2
+    assert all(n.meta["val"].dim() == 3 for n in calls)
+
+
 @pytest.mark.parametrize(
     ("taps", "dilation", "last"), [(3, 8, True), (3, 16, False), (5, 8, False), (2, 64, True)]
 )

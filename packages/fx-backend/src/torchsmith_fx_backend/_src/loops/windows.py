@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.capture.rules.gradients import rows_alone
 from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Point, Value
 from torchsmith_fx_backend._src.loops.index import Index
@@ -202,37 +203,24 @@ register(
 )
 
 
-MOST_OF_ROW = 8  # taps of a convolution over rows
+def _rows_alone(node: fx.Node) -> bool:
+    x, weight, _, *settings = node.args
+    return rows_alone(x.meta["val"], weight.meta["val"], *settings)  # type: ignore[union-attr]
 
 
-def _each_channel_alone(node: fx.Node) -> bool:
-    """Whether a convolution walks each row with few weights of its own, and no matrix product."""
-    x, weight = (argument(node, k, "").meta["val"] for k in range(2))
-    transposed, groups = argument(node, 6, "transposed"), argument(node, 8, "groups")
-    numbers = [n for k in (3, 4, 5) for n in argument(node, k, "")]
-    return (
-        x.dim() == weight.dim() == 3
-        and not transposed
-        and weight.shape[:2] == (groups, 1)
-        and type(weight.shape[2]) is int
-        and weight.shape[2] <= MOST_OF_ROW
-        and x.dtype.is_floating_point
-        and x.dtype == weight.dtype
-        and all(type(n) is int for n in numbers)
-    )
-
-
-@lowering(aten.convolution.default, cost=20, applies=_each_channel_alone, window=True)
+@lowering(aten.convolution.default, cost=20, applies=_rows_alone, window=True)
 def convolution_of_rows(p: Point) -> Value:
     source, weight, bias = p.operand(), p.operand(1), p.arg(2, "bias")
     (by,), (before,), (apart,) = (argument(p.node, k, "") for k in (3, 4, 5))
     size = p.body.graph.info(source).shape[-1]
-    *row, x = p.at
-    total = p.at_of(bias, (row[-1],)) if isinstance(bias, fx.Node) else None
+    *outer, row, x = p.at
+    each = ix.const(weight.meta["val"].shape[0] // argument(p.node, 8, ""))
+    outer.append(ix.floordiv(row, each, p.body.sizes))
+    total = p.at_of(bias, (row,)) if isinstance(bias, fx.Node) else None
     for tap in range(weight.meta["val"].shape[2]):
         place = ix.add(ix.mul(x, ix.const(by)), ix.const(tap * apart - before))
-        value = _or_zero(p, [(place, size)], lambda at: p.at_of(source, (*row, *at)))
-        product = value * p.at_of(weight, (row[-1], ix.ZERO, ix.const(tap)))
+        value = _or_zero(p, [(place, size)], lambda at: p.at_of(source, (*outer, *at)))
+        product = value * p.at_of(weight, (row, ix.ZERO, ix.const(tap)))
         total = product if total is None else total + product
     assert total is not None
     return total

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
+from torchsmith_fx_backend._src.loops.registry import rule_for
 from torchsmith_fx_backend._src.passes.attention import ATTENTION
 from torchsmith_fx_backend._src.passes.base import (
     COPY,
@@ -157,6 +158,7 @@ def _suits(node: fx.Node, rank: int, device: str, dtypes: tuple[torch.dtype, ...
         and x.numel() > 0
         and not _arguments(node)[6]  # transposed
         and not _is_slow(node)
+        and rule_for(node) is None  # a loop does with any layout
     )
 
 

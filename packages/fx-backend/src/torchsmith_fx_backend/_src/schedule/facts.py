@@ -672,7 +672,7 @@ class Facts:
 
     def _budget_in_reader(self, node: fx.Node) -> int:
         """What it may cost to compute ``node`` inside its one reader, when that is nearby and
-        cannot walk the node's own space: it moves elements, or repeats them a few times."""
+        cannot walk the node's own space: it moves elements, reads some, or repeats them a bit."""
         users = self.users(node)
         while len(users) == 1 and isinstance(self._rule[users[0]], View):
             users = self.users(users[0])
@@ -689,6 +689,8 @@ class Facts:
         if rule.moves and (not self.body(users[0]).looks_up or other <= own):
             if users[0].target in JOINED and self.info(node).device.type in FAST:
                 return min(MOVED_COST, JOINED_COST // len(users[0].all_input_nodes))
+            return MOVED_COST
+        if other < own and self.device(node).type in FAST:  # a part, each element once at most
             return MOVED_COST
         return 2 * INLINE_COST if 1 < other / max(own, 1) <= FEW_REPEATS else 0
 

@@ -263,6 +263,56 @@ def _group_norm(
     return tuple(results)
 
 
+# ------------------------------------------------------------------- convolutions over rows
+
+MOST_OF_ROW = 8  # taps
+
+
+def rows_alone(x: Tensor, weight: Tensor, *settings: Any) -> bool:
+    """Whether each result of a convolution over rows is of one row and a few weights; ``settings``
+    are stride, padding, dilation, whether it is transposed, room behind it, and groups."""
+    *lists, transposed, _, groups = settings
+    numbers = (*weight.shape, groups, *(n for each in lists for n in each))
+    return (
+        not transposed
+        and x.dim() == weight.dim() == 3
+        and x.dtype == weight.dtype
+        and x.dtype in FLOATS
+        and all(type(n) is int for n in numbers)
+        and weight.shape[1] == 1
+        and weight.shape[0] % groups == 0 < weight.shape[0]
+        and weight.shape[2] <= MOST_OF_ROW
+    )
+
+
+@rule(aten.convolution_backward.default)
+def _convolution(m: Mode, grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> Any:
+    _, (step, *_), (before, *_), (apart, *_), *_, groups, mask = settings
+    empty = holds((*x.shape, *grad.shape), 0)
+    if not rows_alone(x, weight, *settings[1:-1]) or empty or grad.dtype != x.dtype:
+        return NotImplemented
+    taps = weight.shape[2]
+    room = apart * (taps - 1) - before  # on both sides of the gradient, for its taps
+    if step != 1 or room < 0 or weight.shape[0] != groups:
+        return NotImplemented
+    results: list[Tensor | None] = [None, None, None]
+    if mask[0]:
+        turned = m.tensor(aten.flip.default, weight, [2])
+        given = grad, turned, None, [1], [room], [apart], False, [0], groups
+        results[0] = m.tensor(aten.convolution.default, *given)
+    slope = up(m, grad)
+    if mask[1]:
+        wide = m.tensor(aten.constant_pad_nd.default, x, [before, before], 0.0)
+        starts = range(0, apart * taps, apart)
+        parts = (m.tensor(aten.slice.Tensor, wide, 2, n, n + grad.shape[2]) for n in starts)
+        sums = [total(m, mul(m, slope, up(m, part)), [0, 2]) for part in parts]
+        own = view(m, m.tensor(aten.cat.default, sums, 2), weight.shape)
+        results[1] = to(m, own, x.dtype)
+    if mask[2]:
+        results[2] = to(m, total(m, slope, [0, 2], False), x.dtype)
+    return tuple(results)
+
+
 # ------------------------------------------------------------------------------------ losses
 
 
