@@ -126,6 +126,20 @@ def test_products_of_classes_of_rows_are_aligned_and_hold_nothing_large(columns,
     assert len(writes) == by_rows.period(columns)
 
 
+def test_rows_that_lie_across_are_copied_once():
+    def fn(x, w, b):
+        across, part = x.mT, x[..., :2]
+        return linear(across, w, b) * linear(across, w) + linear(x[:1].mT, w) + part.sum(), linear(
+            part, w[:, :2]
+        )
+
+    inputs = randn(3, 8, 5), randn(6, 8, seed=1), randn(6, seed=2)
+    calls = rewritten(fn, *inputs, passes=[CommonSubexpressions()], rtol=2e-2, atol=6e-2)
+    assert len([n for n in calls if n.target is aten.clone.default]) == 1
+    products = [n.args[0] for n in calls if n.target is aten.linear.default]
+    assert len({*products}) == 3 and products[0] is products[1]
+
+
 def test_padding_is_estimated_and_only_for_two_bytes():
     slow = [(8192, 768, 50257), (4096, 1023, 1024), (8192, 768, 30522)]
     fine = [(8192, 768, 50256), (1, 768, 50257), (4096, 1000, 1024), (64, 33, 17)]

@@ -44,6 +44,18 @@ def _contiguous(
     return m.call(aten.clone.default, x, memory_format=memory_format)
 
 
+@rule(aten.linear.default)
+def _linear(m: Mode, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    """Rows that lie across are copied once for all products, by a kernel that may compute them."""
+    known = all(type(n) is int for n in (*x.shape, *x.stride()))
+    if x.dim() < 3 or not known or holds(x.shape, 0):
+        return NotImplemented
+    if view_strides(x.shape, x.stride(), [x.shape[:-1].numel(), x.shape[-1]]) is not None:
+        return NotImplemented
+    copied = m.call(aten.clone.default, x, memory_format=torch.contiguous_format)
+    return m.call(aten.linear.default, copied, weight, bias)
+
+
 @rule(aten.to.dtype)
 def _to_dtype(
     m: Mode,
