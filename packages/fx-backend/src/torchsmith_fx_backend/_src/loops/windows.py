@@ -18,11 +18,13 @@ from torchsmith_fx_backend._src.loops.body import Point, Value
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Op
 from torchsmith_fx_backend._src.loops.registry import (
+    Coords,
     Reduction,
     argument,
     lowering,
     register,
 )
+from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 
 aten = torch.ops.aten
 
@@ -52,47 +54,39 @@ def _few_taps(node: fx.Node) -> bool:
     return 0 < high * wide <= MOST_TAPS
 
 
-def _within(p: Point, *places: tuple[Index, Index]) -> list[Value]:
-    """What tells whether places lie within their sizes; nothing where they are known to."""
-    tests: list[Value] = []
+def _within(p: Point, *places: tuple[Index, Index]) -> Value:
+    """Whether places lie within their sizes: literally true where they are known to."""
+    mask = p.body.literal(True, torch.bool)
     for place, size in places:
         if not ix.in_range(place, size, p.body.sizes):
             number = p.body.index_value(place)
-            tests += [number >= 0, number < p.body.index_value(size)]
-    return tests
+            mask = mask & (number >= 0) & (number < p.body.index_value(size))
+    return mask
 
 
 def _taps(
     p: Point, source: fx.Node, padding: tuple[int, int], dilation: tuple[int, int]
-) -> Iterator[tuple[Value | None, Index, Index, Callable[[], Value]]]:
-    """Each point of a window: whether it lies within (None: always), where, and its value."""
+) -> Iterator[tuple[Value, Index, Index, Value]]:
+    """Each point of a window: whether it lies within, where, and its value."""
     sizes = p.body.graph.info(source).shape[-2:]
     stride, kernel = _stride(p.node), _kernel(p.node)
     starts = [
         ix.sub(ix.mul(x, ix.const(by)), ix.const(before))
         for x, by, before in zip(p.at[-2:], stride, padding)
     ]
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            y, x = (
-                ix.add(start, ix.const(step * by))
-                for start, step, by in zip(starts, (i, j), dilation)
-            )
-            tests = _within(p, (y, sizes[0]), (x, sizes[1]))
-            mask = functools.reduce(operator.and_, tests) if tests else None
-            at = (*p.at[:-2], y, x)
-            yield mask, y, x, lambda at=at: p.at_of(source, at)  # type: ignore[misc]
+    for steps in itertools.product(*map(range, kernel)):
+        y, x = (
+            ix.add(start, ix.const(step * by)) for start, step, by in zip(starts, steps, dilation)
+        )
+        mask, at = _within(p, (y, sizes[0]), (x, sizes[1])), (*p.at[:-2], y, x)
+        yield mask, y, x, p.body.masked(mask, lambda at=at: p.at_of(source, at))  # type: ignore[misc]
 
 
 def _or_zero(
     p: Point, places: Sequence[tuple[Index, Index]], read: Callable[[Coords], Value]
 ) -> Value:
     """``read`` of the places where all lie within their sizes, and zero where one does not."""
-    tests = _within(p, *places)
-    if not tests:
-        return read(tuple(place for place, _ in places))
-    mask = functools.reduce(operator.and_, tests)
-    inside = tuple(ix.inside(*each, p.body.sizes) for each in places)
+    mask, inside = _within(p, *places), tuple(ix.inside(*each, p.body.sizes) for each in places)
     return mask.where(p.body.masked(mask, lambda: read(inside)), 0)
 
 
@@ -169,10 +163,8 @@ def _max_pool(p: Point) -> Sequence[Value]:
     lowest = -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
     best: Value | None = None
     where = seen = p.body.literal(True, torch.bool)
-    for mask, y, x, read in _taps(p, source, padding, dilation):
-        value = (read() if mask is None else p.body.masked(mask, read)).rounded(dtype)
-        inside = p.body.literal(True, torch.bool) if mask is None else mask
-        value = inside.where(value, lowest)
+    for inside, y, x, value in _taps(p, source, padding, dilation):
+        value = inside.where(value.rounded(dtype), lowest)
         place = p.body.index_value(ix.add(ix.mul(y, width), x))
         if best is None:
             best, where, seen = value, place, inside
@@ -216,14 +208,12 @@ def convolution_of_rows(p: Point) -> Value:
     *outer, row, x = p.at
     each = ix.const(weight.meta["val"].shape[0] // argument(p.node, 8, ""))
     outer.append(ix.floordiv(row, each, p.body.sizes))
-    total = p.at_of(bias, (row,)) if isinstance(bias, fx.Node) else None
+    terms = [p.at_of(bias, (row,))] if isinstance(bias, fx.Node) else []
     for tap in range(weight.meta["val"].shape[2]):
         place = ix.add(ix.mul(x, ix.const(by)), ix.const(tap * apart - before))
         value = _or_zero(p, [(place, size)], lambda at: p.at_of(source, (*outer, *at)))
-        product = value * p.at_of(weight, (row, ix.ZERO, ix.const(tap)))
-        total = product if total is None else total + product
-    assert total is not None
-    return total
+        terms.append(value * p.at_of(weight, (row, ix.ZERO, ix.const(tap))))
+    return functools.reduce(operator.add, terms)
 
 
 def _plain_average(node: fx.Node) -> bool:
@@ -237,18 +227,10 @@ def avg_pool(p: Point) -> Value:
     padding = _pair(argument(p.node, 3, "padding", 0))
     high, wide = _kernel(p.node)
     divisor = argument(p.node, 6, "divisor_override")
-    total: Value | None = None
-    count: Value | None = None
-    for mask, _, _, read in _taps(p, source, padding, (1, 1)):
-        value = read() if mask is None else p.body.masked(mask, read)
-        number = p.body.literal(1, value.dtype) if mask is None else mask.cast(value.dtype)
-        if mask is not None:
-            value = mask.where(value, 0)
-        total = value if total is None else total + value
-        count = number if count is None else count + number
-    assert total is not None and count is not None
+    taps = [*_taps(p, source, padding, (1, 1))]
+    total = functools.reduce(operator.add, (mask.where(value, 0) for mask, _, _, value in taps))
     if isinstance(divisor, int):
         return total / divisor
     if argument(p.node, 5, "count_include_pad", True):
         return total / (high * wide)
-    return total / count
+    return total / functools.reduce(operator.add, (mask.cast(total.dtype) for mask, *_ in taps))
