@@ -29,6 +29,7 @@ from torchsmith_fx_backend._src.passes import (
 )
 from torchsmith_fx_backend._src.passes.base import run_passes
 from torchsmith_fx_backend._src.passes.batches import BatchedProducts
+from torchsmith_fx_backend._src.passes.layouts import SharedCopies
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
 
 aten = torch.ops.aten
@@ -138,6 +139,19 @@ def test_rows_that_lie_across_are_copied_once():
     assert len([n for n in calls if n.target is aten.clone.default]) == 1
     products = [n.args[0] for n in calls if n.target is aten.linear.default]
     assert len({*products}) == 3 and products[0] is products[1]
+
+
+def test_kernels_read_the_copies_of_products():
+    def fn(x, w):
+        y = x.sin().mT
+        return linear(y, w) * y, y.exp()
+
+    x, w = torch.randn(3, 8, 900), torch.randn(8, 8)  # so large that a call computes the second
+    for mine, eager in zip(compile_graph(fx.symbolic_trace(fn), [x, w])(x, w), fn(x, w)):
+        torch.testing.assert_close(mine, eager, check_stride=True)
+    calls = rewritten(fn, x, w, passes=[SharedCopies()], rtol=1e-4, atol=1e-5)
+    (copy,) = (n for n in calls if n.target is aten.clone.default)
+    assert {n.target for n in copy.users} == {aten.linear.default, aten.mul.Tensor}
 
 
 def test_padding_is_estimated_and_only_for_two_bytes():

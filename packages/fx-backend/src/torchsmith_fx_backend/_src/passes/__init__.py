@@ -20,7 +20,7 @@ from torchsmith_fx_backend._src.passes.fold import FoldConstants
 from torchsmith_fx_backend._src.passes.frozen import FoldFrozen, FoldScales, PackConvolutions
 from torchsmith_fx_backend._src.passes.fused_attention import FusedAttention
 from torchsmith_fx_backend._src.passes.inplace import WritesInPlace
-from torchsmith_fx_backend._src.passes.layouts import ChannelsLast, RowsAsImages
+from torchsmith_fx_backend._src.passes.layouts import ChannelsLast, RowsAsImages, SharedCopies
 from torchsmith_fx_backend._src.passes.lists import Lists
 from torchsmith_fx_backend._src.passes.masked import MaskedWrites
 from torchsmith_fx_backend._src.passes.noop import NoOps
@@ -43,6 +43,7 @@ PASSES: tuple[Pass, ...] = (
     AttentionMasks(),
     FusedAttention(),
     LibraryKernels(),
+    SharedCopies(),
     RowsAsImages(),
     ChannelsLast(),
     PatchProducts(),

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
-from torchsmith_fx_backend._src.loops.registry import rule_for
+from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
 from torchsmith_fx_backend._src.passes.attention import ATTENTION
 from torchsmith_fx_backend._src.passes.base import (
     COPY,
@@ -130,6 +130,25 @@ class RowsAsImages(Pass):
             node.replace_all_uses_with(rows)
             graph.erase_node(node)
             follow(graph, {image: image.meta["val"]}, same_draws=self.same_draws)
+
+
+class SharedCopies(Pass):
+    """Lets kernels read the copy that a product reads, not what was copied, which need not be in
+    memory then; and aten lays their results out as before, where it is called instead."""
+
+    def run(self, graph: fx.Graph) -> None:
+        place = {node: number for number, node in enumerate(graph.nodes)}
+        for copy in graph.find_nodes(op="call_function", target=aten.clone.default):
+            source, *_ = copy.all_input_nodes
+            if not any(user.target is aten.linear.default for user in copy.users):
+                continue
+            for user in list(source.users):
+                if place[user] <= place[copy] or not isinstance(rule_for(user), Pointwise):
+                    continue
+                given = user.args, user.kwargs
+                user.replace_input_with(source, copy)
+                if not same_layout(infer(user), user.meta["val"]):
+                    user.args, user.kwargs = given
 
 
 def _convolutions(
