@@ -6,6 +6,7 @@ import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "aot"))
 
@@ -18,7 +19,7 @@ from torchsmith_fx_backend._src import switches
 from torchsmith_fx_backend._src.passes import templates
 from torchsmith_fx_backend._src.passes.base import run_passes
 from torchsmith_fx_backend._src.passes.common import DeadCode
-from torchsmith_fx_backend._src.passes.templates import LibraryKernels
+from torchsmith_fx_backend._src.passes.templates import LibraryKernels, SummedRows
 from torchsmith_fx_backend.errors import SettingError
 
 aten = torch.ops.aten
@@ -163,6 +164,37 @@ def test_only_what_is_faster_is_taken(offer, unmeasured, taken):
     calls = rewritten(gemma, (Q, K, V, MASK), offer, unmeasured=unmeasured)
     assert len(calls) == taken
     assert (offer.calls[0]["scale"], offer.calls[0]["softcap"]) == (0.25, 3.0)
+
+
+def test_sums_of_rows_are_rewritten_where_kernels_make_no_loop_of_them(monkeypatch):
+    seen = []
+
+    def rewrite(graph, calls, insert, late):
+        seen.append([(str(node.target), late) for node in calls])
+        for node in calls:
+            with graph.inserting_before(node):
+                yield node, insert(aten._index_put_impl.default, *node.args, True)
+
+    kinds = ("index_put", "index_add", "scatter_add", "embedding_dense_backward")
+    every = SimpleNamespace(targets={f"aten.{n}.default": 0 for n in kinds}, rewrite=rewrite)
+    others = [SimpleNamespace(targets=t, rewrite=r) for t, r in ((every.targets, None), ({}, 1))]
+    library = SummedRows(device="cpu", templates=lambda: (*others, every))
+
+    def fn(x, index):
+        chained = x.new_zeros(4, 3).index_put((index,), x, accumulate=True)
+        return x.new_zeros(5, 3).index_put((index[:4],), chained, accumulate=True)
+
+    def transform(module):
+        run_passes(module.graph, [library, DeadCode()], check=True)
+        module.recompile()
+
+    inputs = torch.randn(6, 3), torch.tensor([0, 3, 3, 1, -1, 2])
+    check(fn, *inputs, transform=transform)
+    assert not seen
+    monkeypatch.setattr(templates, "rule_for", lambda node: None)
+    graph = check(fn, *inputs, transform=transform).module.graph
+    assert seen == [[("aten.index_put.default", False)] * 2]
+    assert len(graph.find_nodes(op="call_function", target=aten._index_put_impl.default)) == 2
 
 
 def test_entry_points_are_looked_up_once_and_may_be_broken(monkeypatch, caplog):

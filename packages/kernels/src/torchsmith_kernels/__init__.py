@@ -42,6 +42,7 @@ from torchsmith_kernels._src.rms_norm.op import rms_norm
 from torchsmith_kernels._src.rms_norm.template import rms_norm_template
 from torchsmith_kernels._src.softmax.module import LogSoftmax, Softmax
 from torchsmith_kernels._src.softmax.op import log_softmax, softmax
+from torchsmith_kernels._src.sum_rows.rewrite import sum_rows_template
 from torchsmith_kernels._src.swiglu.op import swiglu
 from torchsmith_kernels._src.template import Template
 from torchsmith_kernels.errors import (
@@ -108,6 +109,7 @@ __all__ = [
     "rms_norm",
     "rms_norm_template",
     "softmax",
+    "sum_rows_template",
     "swiglu",
     "tune",
 ]

@@ -178,6 +178,7 @@ def compile_kernel(
         "num_warps": num_warps,
         "num_stages": num_stages,
         "enable_fp_fusion": True,
+        "debug": bool(constants.get("CHECKED")),  # what device asserts are compiled in
     }
     if maxnreg is not None:
         options["maxnreg"] = maxnreg

@@ -6,11 +6,12 @@ never imports this package by name, so the protocol is structural; the README sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.fx import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Template:
             ``keep [m, n]`` says which elements exist: every load must be masked with it, a load per
             row or column too (``row + 0 * column``). ``speedup`` of a call with a further key
             ``epilogue`` compares the fused op with the op and a pointwise kernel.
+        rewrite: None, or how the op stands for calls that share work. Given a functional graph of
+            aten operators, its calls of ``targets``, ``insert(overload, *args)`` for calls with
+            metadata at the graph's insertion point, and whether the graph is a backward pass, it
+            yields pairs of a call and the node that shall stand for it.
     """
 
     name: str
@@ -48,3 +53,4 @@ class Template:
     matches: Callable[[Mapping[str, object]], bool]
     speedup: Callable[[Mapping[str, object]], float | None]
     epilogue: Callable[[object], Callable[[Sequence[Any], Sequence[Tensor]], Tensor]] | None = None
+    rewrite: Callable[..., Iterator[tuple[Node, Node]]] | None = None

@@ -59,7 +59,6 @@ _DIRECT: dict[str, tuple[str, bool]] = {
     **{f"aten.{name}.default": (f"torch.{name}", name in _SUMS) for name in _SUMS + _FUNCTIONS},
     **{f"aten.{name}": (f"torch.Tensor.{name.partition('.')[0]}", False) for name in _METHODS},
     **{f"aten.linalg_{n}.default": (f"torch.linalg.{n}", False) for n in _LINEAR_ALGEBRA},
-    "aten.embedding_dense_backward.default": (f"{_SUPPORT}.embedding_gradient", False),
     "aten.select_scatter.out": (f"{_SUPPORT}.write_place", False),
     "aten.slice_scatter.out": (f"{_SUPPORT}.write_slice", False),
     **{

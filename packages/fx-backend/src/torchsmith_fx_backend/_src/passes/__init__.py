@@ -27,7 +27,7 @@ from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.parts import NestedParts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
-from torchsmith_fx_backend._src.passes.templates import LibraryKernels
+from torchsmith_fx_backend._src.passes.templates import LibraryKernels, SummedRows
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
 
 PASSES: tuple[Pass, ...] = (
@@ -40,6 +40,7 @@ PASSES: tuple[Pass, ...] = (
     BatchNorms("cuda", (torch.float16, torch.bfloat16, torch.float32), one_walk=True),
     FoldConstants(),
     CommonSubexpressions(),
+    SummedRows(),
     AttentionMasks(),
     FusedAttention(),
     LibraryKernels(),

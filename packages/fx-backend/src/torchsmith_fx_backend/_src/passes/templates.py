@@ -13,7 +13,7 @@ import functools
 import importlib.metadata
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -22,12 +22,16 @@ from torch import fx
 
 from torchsmith_fx_backend._src.capture.recorder import values_of
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
+from torchsmith_fx_backend._src.captured import is_boxed
+from torchsmith_fx_backend._src.loops.registry import Scatter, rule_for
 from torchsmith_fx_backend._src.passes.base import Pass, insert, is_static, replace_with
 from torchsmith_fx_backend._src.passes.fused_attention import HALF, unrepeated
 
 aten = torch.ops.aten
 ATTENTION = "attention"  # the pattern's name among the targets of templates
 _GROUP = "torchsmith.kernels"
+_SUMS = {aten.index_put.default, aten.index_add.default, aten.scatter_add.default}
+_SUMS |= {aten.embedding_dense_backward.default}
 _LOWEST = -1e38  # what hides a key in a row with others, and does not overflow when it is scaled
 
 
@@ -39,6 +43,7 @@ class Template(Protocol):
     op: OpOverload
     matches: Callable[[Mapping[str, object]], bool]
     speedup: Callable[[Mapping[str, object]], float | None]
+    rewrite: Callable[..., Iterable[tuple[fx.Node, fx.Node]]] | None
 
 
 @functools.cache
@@ -89,6 +94,27 @@ class LibraryKernels(Pass):
             if self.unmeasured if speedup is None else speedup > 1:
                 return template
         return None
+
+
+@dataclass(frozen=True)
+class SummedRows(Pass):
+    """Has a template rewrite sums of rows by index, as gradients of indexing are, of which kernels
+    make no loops: eager mode sorts each index anew, or adds in an order that changes."""
+
+    device: str = "cuda"
+    templates: Callable[[], Sequence[Template]] = offered
+
+    def run(self, graph: fx.Graph) -> None:
+        calls = [
+            n for n in graph.nodes if n.target in _SUMS and not isinstance(rule_for(n), Scatter)
+        ]
+        calls = [node for node in calls if node.meta["val"].device.type == self.device]
+        add = functools.partial(insert, graph)
+        for each in self.templates() if calls else ():
+            if each.targets.keys() >= {*map(str, _SUMS)} and each.rewrite is not None:
+                for node, new in each.rewrite(graph, calls, add, is_boxed(graph)):
+                    replace_with(graph, node, new)
+                break
 
 
 class _Attention(NamedTuple):

@@ -17,10 +17,6 @@ import torch
 
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 
-_embedding_backward = cast(
-    "Callable[..., torch.Tensor]", torch.ops.aten.embedding_dense_backward.default
-)
-
 _PAGE = mmap.PAGESIZE
 _MADV_HUGEPAGE = 14
 _FEW = 4  # tensors that are copied one by one
@@ -82,29 +78,6 @@ def conform(
         if result.numel() == 0 or all(same):
             return result
     return torch.empty_strided(size, stride, dtype=dtype, device=result.device).copy_(result)
-
-
-def embedding_gradient(
-    grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, by_frequency: bool
-) -> torch.Tensor:
-    """``aten.embedding_dense_backward``, which on a GPU sorts all indices by a dozen launches.
-
-    Where nobody asks for an order, and sums are exact enough without one, rows are added up.
-    """
-    exact = grad.dtype in (torch.float32, torch.float64) and not by_frequency
-    if grad.is_cuda and exact and not torch.are_deterministic_algorithms_enabled():
-        return add_rows(grad, indices, rows, padding)
-    return _embedding_backward(grad, indices, rows, padding, by_frequency)
-
-
-def add_rows(grad: torch.Tensor, indices: torch.Tensor, rows: int, padding: int) -> torch.Tensor:
-    """Sums of the rows of ``grad`` by index; zero for the index ``padding``."""
-    width = grad.size(-1)
-    total = grad.new_zeros((rows, width))
-    total.index_add_(0, indices.reshape(-1), grad.reshape(indices.numel(), width))
-    if padding >= 0:
-        total[padding].zero_()
-    return total
 
 
 def reuse(
