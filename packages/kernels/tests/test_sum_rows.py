@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import kernel_testing as kt
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torchsmith_kernels import Template, sum_rows_template
 from torchsmith_kernels._src.sum_rows import op, run
 from torchsmith_kernels._src.sum_rows.config import LENGTH, Config, derived
 
@@ -140,6 +144,15 @@ def test_operators_are_registered_completely(device: str) -> None:
     torch.library.opcheck(
         op.sum_rows.overload, (kt.make(2, 3, 5, device=device), *found, [2, 3, 5])
     )
+
+
+def test_the_template() -> None:
+    own = tuple(argument.name for argument in op.sum_rows.overload._schema.arguments)
+    assert isinstance(sum_rows_template, Template) and own == sum_rows_template.parameters
+    assert all(hasattr(torch.ops.aten, name.split(".")[1]) for name in sum_rows_template.targets)
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    offered = project["entry-points"]["torchsmith.kernels"]
+    assert offered["sum_rows"] == "torchsmith_kernels:sum_rows_template"
 
 
 @kt.large
