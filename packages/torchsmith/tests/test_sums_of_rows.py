@@ -148,6 +148,18 @@ def test_sums_into_what_is_there_stay(graphs):
     assert numbers(graphs) == [(0, 0), (1, 1)]
 
 
+def test_sums_that_take_no_negative_index_share_the_sort_of_others(graphs):
+    def fn(h, e):
+        put = torch.zeros(10, 4).index_put((e[0],), h[e[1]], accumulate=True)
+        return put * torch.zeros(10, 4).index_add(0, e[0], h[e[1]].sin())
+
+    compared(fn, H, EDGES)
+    assert numbers(graphs) == [(1, 2), (1, 2)]
+    for run in (fn, torchsmith.compile(fn)):
+        with pytest.raises((IndexError, RuntimeError), match="index"):
+            run(H, torch.stack((EDGES[0] - 10, EDGES[1])))
+
+
 def test_sizes_that_vary(graphs):
     compiled = torchsmith.compile(layers, options={"strict": True}, dynamic=True)
     for count in (40, 33, 50, 20):

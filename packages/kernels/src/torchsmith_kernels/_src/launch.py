@@ -179,6 +179,7 @@ def compile_kernel(
         "num_stages": num_stages,
         "enable_fp_fusion": True,
         "debug": bool(constants.get("CHECKED")),  # what device asserts are compiled in
+        "sanitize_overflow": False,
     }
     if maxnreg is not None:
         options["maxnreg"] = maxnreg

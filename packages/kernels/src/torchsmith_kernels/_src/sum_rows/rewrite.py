@@ -37,7 +37,7 @@ class _Sum(NamedTuple):
     @property
     def order(self) -> object:
         """Equal for sums that one sort serves."""
-        return (*self.indices, *self.size[: len(self.indices)], self.padding, self.wrap)
+        return (*self.indices, *self.size[: len(self.indices)], self.padding)
 
     def fits(self, whole: torch.Tensor, late: bool) -> bool:
         """Whether the kernels do it: indices are integers, and ``values`` has whole rows."""
@@ -101,6 +101,8 @@ def rewrite(
             # What a backward pass adds up was looked up before, where its indices were checked.
             found[node] = each._replace(wrap=each.wrap or late)
     uses = Counter(each.order for each in found.values())
+    # Where one of them takes no negative ones, these are an error in any case.
+    bare = {each.order for each in found.values() if not each.wrap}
     uses.update({each.order: _SEVERAL for n, each in found.items() if n.target in _SORTED})
     least = 1 if torch.are_deterministic_algorithms_enabled() else _SEVERAL
     orders: dict[object, list[fx.Node]] = {}
@@ -108,7 +110,8 @@ def rewrite(
         if uses[each.order] >= least:
             with graph.inserting_before(node):
                 if each.order not in orders:
-                    orders[each.order] = _sorted(graph, each, insert)
+                    wrap = each.order not in bare
+                    orders[each.order] = _sorted(graph, each._replace(wrap=wrap), insert)
                 # What it adds up may stand for another of the calls by now.
                 values = _READ[node.target](*node.args, **node.kwargs).values
                 order = orders[each.order]
