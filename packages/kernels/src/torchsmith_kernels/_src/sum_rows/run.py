@@ -41,11 +41,10 @@ def sort(
     """See ``op.sort_rows``."""
     count, device = index.numel(), index.device
     blocks = ceil_div(count, LENGTH)
-    order = torch.empty(count, dtype=torch.int64, device=device)
     offsets = torch.empty(rows + 1, dtype=torch.int64, device=device)
     ends = torch.empty(2 * blocks, dtype=torch.int64, device=device)
     if count == 0:
-        return order, offsets.zero_(), ends
+        return ends, offsets.zero_(), ends.clone()
     index = index.contiguous()
     keys = torch.empty(count, dtype=_key_dtype(rows), device=device)
     options = {"WRAP": wrap, "CHECKED": checked}
@@ -54,6 +53,7 @@ def sort(
         keys_kernel(grid, (index, keys, count, rows, padding), sizes)
         keys, order = torch.sort(keys, stable=True)
     else:
+        order = torch.empty(count, dtype=torch.int64, device=device)
         sizes, grid = {**options, "ROWS": 16, "COLUMNS": 256}, (ceil_div(count, 16), 1, 1)
         rank_kernel(grid, (index, keys, order, count, rows, padding), sizes)
     offsets_kernel(
