@@ -19,14 +19,18 @@ def pool(d: Any, x: str) -> str | None:
 
 
 def resample(d: Any, x: str) -> str | None:
-    """A picture with more or fewer points."""
+    """A row or a picture with more or fewer points."""
     t = d.values[x]
-    if t.dim() != 4 or t.dtype not in d.floats or 0 in t.shape:
+    if t.dim() not in (3, 4) or t.dtype not in d.floats or 0 in t.shape:
         return None
-    if d.rng.random() < 0.6:
-        return f"F.interpolate({x}, scale_factor={d.rng.choice((2, 3, 1.5, 0.5))})"
-    corners = d.rng.choice(("", ", align_corners=True"))
-    return f"F.interpolate({x}, scale_factor=2, mode='bilinear'{corners})"
+    factor, smooth = d.rng.choice((2, 3, 1.5, 0.5)), "linear"
+    if t.dim() == 4:
+        smooth = d.rng.choice(("bilinear", "bilinear", "bicubic"))
+    mode = d.rng.choice(("nearest", "nearest", "nearest-exact", smooth, smooth))
+    if int(factor * min(t.shape[2:])) < 1:
+        return None
+    corners = d.rng.choice(("", ", align_corners=True")) if mode == smooth else ""
+    return f"F.interpolate({x}, scale_factor={factor}, mode={mode!r}{corners})"
 
 
 def patches(d: Any, x: str) -> str | None:
@@ -62,6 +66,17 @@ def rows(d: Any, x: str) -> str | None:
     bias = d.rng.choice(("None", f"{x}[0, :, 0]"))
     given = f"{step}, {pad}, {apart}, groups={t.shape[1]}"
     return f"F.conv1d({x}, {x}[0, :, None, :{taps}], {bias}, {given})"
+
+
+def odds(d: Any, x: str) -> str | None:
+    """A loss of each element."""
+    t = d.values[x]
+    if not t.dim() or 0 in t.shape or t.dtype not in d.floats:
+        return None
+    weights = d.rng.choice(("", f", {x}.abs()", f", pos_weight={x}[-1].exp()"))
+    way = d.rng.choice(("none", "sum", "mean"))
+    target = f"{x}.flip(0).sigmoid()"
+    return f"F.binary_cross_entropy_with_logits({x}, {target}{weights}, reduction={way!r})"
 
 
 def loss(d: Any, x: str) -> str | None:
