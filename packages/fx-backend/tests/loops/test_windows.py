@@ -180,6 +180,18 @@ def test_sums_of_patches_in_c(name):
     torch.testing.assert_close(compiled(patches), fn(patches), rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", FOLDED)
+def test_sums_of_patches_begin_with_a_zero_without_a_sign(name):
+    size, kernel, options = FOLDED[name]
+    zeros = F.unfold(torch.zeros(2, 3, *size), kernel, **options).neg()
+
+    def fn(x):
+        return F.fold(x, size, kernel, **options).neg()
+
+    compiled = compile_graph(fx.symbolic_trace(fn), [zeros])
+    assert torch.equal(compiled(zeros).signbit(), fn(zeros).signbit())
+
+
 def test_what_patches_are_made_of_is_not_stored():
     """As a gradient of an involution sums it; where each point is read, no division tells."""
 

@@ -14,7 +14,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.capture.rules.gradients import rows_alone
 from torchsmith_fx_backend._src.loops import index as ix
-from torchsmith_fx_backend._src.loops.body import Point, Value
+from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Op
 from torchsmith_fx_backend._src.loops.registry import (
@@ -150,7 +150,8 @@ def folded(p: Point) -> Value:
     pairs = [*itertools.product(*sides)]
     if p.node.meta["val"].device.type != "cpu":
         pairs.reverse()
-    return functools.reduce(operator.add, (_or_zero(p, (*y, *x), read) for y, x in pairs))
+    zero = p.body.literal(0, compute_dtype(p.dtype))  # which has no sign then
+    return functools.reduce(operator.add, (_or_zero(p, (*y, *x), read) for y, x in pairs), zero)
 
 
 def _max_pool(p: Point) -> Sequence[Value]:
