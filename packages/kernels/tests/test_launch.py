@@ -95,3 +95,27 @@ def test_a_cpu_never_warns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_device_types_have_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "find_spec", lambda name: name)
     assert "no kernels for device type 'xpu'" in (launch.problem("xpu", 0) or "")
+
+
+def test_plans_of_several_sizes_share_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A size that is new each time must not cost a compile each time."""
+    bound: list[object] = []
+    kernel = launch.Kernel("nowhere", "kernel")
+
+    def bind(args: object, constants: object, options: object, ordinal: int) -> object:
+        bound.append(args)
+        return (lambda *given: None), None, None, (), False
+
+    monkeypatch.setattr(launch.Kernel, "_bind", staticmethod(bind))
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
+    monkeypatch.setattr(launch.private, "current_device", lambda: 0)
+    monkeypatch.setattr(launch.private, "current_stream", lambda ordinal: 0)
+    x = torch.empty(64)
+    plans = [launch.Plan(kernel, (1, 1, 1), (n, 3), {"BLOCK": 64}) for n in (5, 7, 9, 16, 32)]
+    for plan in plans:
+        plan(x, None)
+        plan(x, None)
+    assert len(bound) == 2  # numbers are or are not multiples of 16
+    plans[0].prepare(x, x)
+    kernel((1, 1, 1), (x, x, 11, 3), {"BLOCK": 64})
+    assert len(bound) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torchsmith_kernels import Template, sum_rows_template
+from torchsmith_kernels._src import launch
 from torchsmith_kernels._src.sum_rows import op, run
 from torchsmith_kernels._src.sum_rows.config import LENGTH, Config, derived
 
@@ -211,3 +213,27 @@ def test_no_tile_spills(width: int, dtype: torch.dtype) -> None:
 )
 def test_tiles(width: int, count: int, rows: int, want: Config) -> None:
     assert derived(width, count, rows) == want
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compiles for a GPU")
+def test_what_was_prepared_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[str] = []
+    real = launch.Kernel._bind
+
+    def bind(kernel: launch.Kernel, *given: object) -> object:
+        bound.append(kernel.name)
+        return real(kernel, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(launch.Kernel, "_bind", bind)
+    index = torch.randint(-777, 777, (20_000,), device="cuda")
+    run.prepare(index, 777, -1, True, [(24, torch.float32)])
+    for thread in threading.enumerate():
+        if thread.name == "torchsmith kernels":
+            thread.join()
+    assert sorted(bound) == ["keys_kernel", "offsets_kernel", "pieces_kernel", "sum_kernel"]
+    values = torch.randn(20_000, 24, device="cuda")
+    found = op.sort_rows(index, 777, -1, True, True)
+    torch.testing.assert_close(
+        op.sum_rows(values, *found, [777, 24]).double(), wanted(values, index, 777).cuda()
+    )
+    assert len(bound) == 4

@@ -8,6 +8,7 @@ call runs on CPU tensors.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -274,11 +275,12 @@ class Kernel:
     order in which the function declares them.
     """
 
-    __slots__ = ("_entries", "_module", "name")
+    __slots__ = ("_entries", "_lock", "_module", "name")
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self.name = module, name
         self._entries: dict[tuple[object, ...], _Entry] = {}
+        self._lock = threading.Lock()
 
     @property
     def function(self) -> Any:
@@ -312,11 +314,9 @@ class Kernel:
         if ordinal < 0:
             run_on_cpu(self, grid, args, constants, num_warps, num_stages, maxnreg)
             return
-        fixed = tuple(key)
-        entry = self._entries.get(fixed)
+        entry = self._entries.get(tuple(key))
         if entry is None:
-            options = (num_warps, num_stages, maxnreg)
-            entry = self._entries[fixed] = self._bind(args, constants, options, ordinal)
+            entry = self.prepare(args, constants, num_warps, num_stages, maxnreg)
         if _compile_only:
             return  # known kernels too: what they would read was never written
         run, handle, packed, tail, scratch = entry
@@ -332,6 +332,25 @@ class Kernel:
         with torch.cuda.device(ordinal):
             stream = private.current_stream(ordinal)
             run(*grid, stream, handle, packed, None, None, None, *values, *tail)
+
+    def prepare(
+        self,
+        args: tuple[Argument, ...],
+        constants: dict[str, Any],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        maxnreg: int | None = None,
+    ) -> _Entry:
+        """Compiles for arguments like these, which are on a GPU, unless that was done before; a
+        call in another thread waits for it."""
+        key: list[object] = [num_warps, num_stages, maxnreg, *constants.values()]
+        ordinal, _ = _read(args, key)
+        fixed, options = tuple(key), (num_warps, num_stages, maxnreg)
+        with self._lock:
+            entry = self._entries.get(fixed)
+            if entry is None:
+                entry = self._entries[fixed] = self._bind(args, constants, options, ordinal)
+        return entry
 
     def _bind(
         self,
@@ -433,8 +452,7 @@ class Plan:
             if ordinal < 0 or _compile_only or 0 in self._grid:
                 self._kernel(self._grid, arguments, self._constants, *self._options)
                 return
-            entry = self._kernel._bind(arguments, self._constants, self._options, ordinal)
-            self._entries[key] = entry
+            entry = self._entries[key] = self._prepared(arguments)
         run, handle, packed, tail, scratch = entry
         ordinal = next(tensor for tensor in tensors if tensor is not None).get_device()
         if scratch or private.current_device() != ordinal:
@@ -445,6 +463,13 @@ class Plan:
         run(
             *self._grid, stream, handle, packed, None, None, None, *pointers, *self._integers, *tail
         )
+
+    def prepare(self, *tensors: Tensor | None) -> None:
+        """Compiles for tensors like these."""
+        self._prepared((*tensors, *self._integers))
+
+    def _prepared(self, arguments: tuple[Argument, ...]) -> _Entry:
+        return self._kernel.prepare(arguments, self._constants, *self._options)
 
 
 class Prepared:

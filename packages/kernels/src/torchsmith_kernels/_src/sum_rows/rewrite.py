@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from torchsmith_kernels._src import check
+from torchsmith_kernels._src.sum_rows import run
 from torchsmith_kernels._src.sum_rows.op import INDICES, sort_rows, sum_rows
 from torchsmith_kernels._src.template import Template
 
@@ -105,21 +106,32 @@ def rewrite(
     bare = {each.order for each in found.values() if not each.wrap}
     uses.update({each.order: _SEVERAL for n, each in found.items() if n.target in _SORTED})
     least = 1 if torch.are_deterministic_algorithms_enabled() else _SEVERAL
-    orders: dict[object, list[fx.Node]] = {}
+    sorts: dict[object, _Sort] = {}
     for node, each in found.items():
         if uses[each.order] >= least:
             with graph.inserting_before(node):
-                if each.order not in orders:
+                if each.order not in sorts:
                     wrap = each.order not in bare
-                    orders[each.order] = _sorted(graph, each._replace(wrap=wrap), insert)
+                    sorts[each.order] = _sorted(graph, each._replace(wrap=wrap), insert)
                 # What it adds up may stand for another of the calls by now.
                 values = _READ[node.target](*node.args, **node.kwargs).values
-                order = orders[each.order]
-                new = insert(sum_rows.overload, values, *order, list(each.size))
+                sort = sorts[each.order]
+                new = insert(sum_rows.overload, values, *sort.items, list(each.size))
+            sort.values.append(values.meta["val"])
             yield node, new
+    for sort in sorts.values():
+        _prepare(sort)
 
 
-def _sorted(graph: fx.Graph, each: _Sum, insert: Callable[..., fx.Node]) -> list[fx.Node]:
+class _Sort(NamedTuple):
+    """A call of ``sort_rows``, its results, and what is summed by it."""
+
+    call: Any
+    items: list[fx.Node]
+    values: list[torch.Tensor]
+
+
+def _sorted(graph: fx.Graph, each: _Sum, insert: Callable[..., fx.Node]) -> _Sort:
     (row, *others), (rows, *sizes) = each.indices, each.size
     for index, size in zip(others, sizes, strict=False):
         row = insert(aten.mul.Scalar, insert(aten.remainder.Scalar, row, rows), size)
@@ -129,7 +141,16 @@ def _sorted(graph: fx.Graph, each: _Sum, insert: Callable[..., fx.Node]) -> list
     items = [graph.call_function(getitem, (call, n)) for n in range(3)]
     for item, value in zip(items, call.meta["val"], strict=True):
         item.meta["val"] = value
-    return items
+    return _Sort(call, items, [])
+
+
+def _prepare(sort: _Sort) -> None:
+    """Begin to compile the kernels, unless sizes vary."""
+    index, rows, padding, wrap, _ = sort.call.args
+    count, totals = index.meta["val"].numel(), [value.numel() for value in sort.values]
+    if all(type(n) is int for n in (count, rows, padding, *totals)) and count:
+        kinds = {(n // count, value.dtype) for n, value in zip(totals, sort.values, strict=True)}
+        run.prepare(index.meta["val"], rows, padding, wrap, kinds)
 
 
 sum_rows_template = Template(

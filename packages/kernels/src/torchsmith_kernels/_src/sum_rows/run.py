@@ -8,6 +8,12 @@ no longer ones, for what could have them. All sums have a fixed order.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import threading
+from collections.abc import Collection
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,6 +31,9 @@ sum_kernel = launch.Kernel(_KERNELS, "sum_kernel")
 #: Up to here comparing all pairs of indices takes less time than the launches of a radix sort.
 _RANKED = 8192
 
+_Launch = tuple[launch.Kernel, tuple[int, int, int], tuple[Any, ...], dict[str, Any]]
+
+
 _plans: tables.Remembered[tuple[launch.Plan | None, launch.Plan]] = tables.Remembered()
 
 
@@ -35,33 +44,84 @@ def _key_dtype(rows: int) -> torch.dtype:
     return torch.int32 if rows < 2**31 else torch.int64
 
 
+def _first(
+    index: Tensor, keys: Tensor, order: Tensor, count: int, rows: int, padding: int, options: Any
+) -> _Launch:
+    """Keys of places for a radix sort, or their order."""
+    if count > _RANKED:
+        given, sizes = (index, keys, count, rows, padding), {**options, "BLOCK": 1024}
+        return keys_kernel, (ceil_div(count, 1024), 1, 1), given, sizes
+    sizes = {**options, "ROWS": 16, "COLUMNS": 256}
+    return (
+        rank_kernel,
+        (ceil_div(count, 16), 1, 1),
+        (index, keys, order, *(count, rows, padding)),
+        sizes,
+    )
+
+
+def _last(keys: Tensor, offsets: Tensor, ends: Tensor, count: int, rows: int) -> _Launch:
+    """Where segments begin."""
+    blocks = ceil_div(count, LENGTH)
+    grid = (ceil_div(max(rows + 1, 2 * blocks), 256), 1, 1)
+    given = keys, offsets, ends, count, rows, blocks
+    return offsets_kernel, grid, given, {"BLOCK": 256, "LENGTH": LENGTH}
+
+
 def sort(
     index: Tensor, rows: int, padding: int, wrap: bool, checked: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See ``op.sort_rows``."""
-    count, device = index.numel(), index.device
-    blocks = ceil_div(count, LENGTH)
-    offsets = torch.empty(rows + 1, dtype=torch.int64, device=device)
-    ends = torch.empty(2 * blocks, dtype=torch.int64, device=device)
+    count, new = index.numel(), functools.partial(torch.empty, device=index.device)
+    offsets = new(rows + 1, dtype=torch.int64)
+    ends = new(2 * ceil_div(count, LENGTH), dtype=torch.int64)
     if count == 0:
         return ends, offsets.zero_(), ends.clone()
-    index = index.contiguous()
-    keys = torch.empty(count, dtype=_key_dtype(rows), device=device)
-    options = {"WRAP": wrap, "CHECKED": checked}
+    keys, order = new(count, dtype=_key_dtype(rows)), offsets
+    if count <= _RANKED:
+        order = new(count, dtype=torch.int64)
+    options, numbers = {"WRAP": wrap, "CHECKED": checked}, (count, rows, padding)
+    kernel, grid, given, sizes = _first(index.contiguous(), keys, order, *numbers, options)
+    kernel(grid, given, sizes)
     if count > _RANKED:
-        sizes, grid = {**options, "BLOCK": 1024}, (ceil_div(count, 1024), 1, 1)
-        keys_kernel(grid, (index, keys, count, rows, padding), sizes)
         keys, order = torch.sort(keys, stable=True)
-    else:
-        order = torch.empty(count, dtype=torch.int64, device=device)
-        sizes, grid = {**options, "ROWS": 16, "COLUMNS": 256}, (ceil_div(count, 16), 1, 1)
-        rank_kernel(grid, (index, keys, order, count, rows, padding), sizes)
-    offsets_kernel(
-        (ceil_div(max(rows + 1, 2 * blocks), 256), 1, 1),
-        (keys, offsets, ends, count, rows, blocks),
-        {"BLOCK": 256, "LENGTH": LENGTH},
-    )
+    kernel, grid, given, sizes = _last(keys, offsets, ends, count, rows)
+    kernel(grid, given, sizes)
     return order, offsets, ends
+
+
+def prepare(
+    index: Tensor, rows: int, padding: int, wrap: bool, sums: Collection[tuple[int, torch.dtype]]
+) -> None:
+    """Compile, beside what else the process does, what ``sort`` launches for an index and ``total``
+    for rows of these widths and types. Of ``index`` only the metadata is read."""
+    count, device = index.numel(), index.device
+    if count == 0 or device.type != "cuda" or not launch.usable(device, "sum_rows"):
+        return
+
+    def compile_all() -> None:
+        def one(dtype: torch.dtype) -> Tensor:
+            return torch.empty(1, dtype=dtype, device=device)
+
+        places, keys = one(torch.int64), one(_key_dtype(rows))
+        numbers, options = (count, rows, padding), {"WRAP": wrap, "CHECKED": True}
+        first = _first(one(index.dtype), keys, places, *numbers, options)
+        for kernel, _, given, sizes in (first, _last(keys, places, places, count, rows)):
+            kernel.prepare(given, sizes)
+        for width, dtype in sums:
+            tiles = derived(width, count, rows)
+            pieces, plan = _planned(count, width, width, rows, dtype, tiles)
+            values, partial = one(dtype), None
+            if pieces is not None:
+                partial = one(compute_dtype(dtype))
+                pieces.prepare(values, places, places, places, partial)
+            plan.prepare(values, places, places, partial, values)
+
+    def quietly() -> None:
+        with contextlib.suppress(Exception):  # the launch says it again
+            compile_all()
+
+    threading.Thread(target=quietly, name="torchsmith kernels").start()
 
 
 def total(
@@ -76,7 +136,8 @@ def total(
     key = (count, width, rows, stride, values.dtype, values.device, config)
     plans = _plans.get(key)
     if plans is None:
-        plans = _planned(values, stride, rows, config or derived(width, count, rows))
+        tiles = config or derived(width, count, rows)
+        plans = _planned(count, width, stride, rows, values.dtype, tiles)
         _plans.keep(key, plans)
     pieces, sums = plans
     partial = None
@@ -89,10 +150,9 @@ def total(
 
 
 def _planned(
-    values: Tensor, stride: int, rows: int, config: Config
+    count: int, width: int, stride: int, rows: int, dtype: torch.dtype, config: Config
 ) -> tuple[launch.Plan | None, launch.Plan]:
     """The launches for pieces, if a segment may have some, and for all segments."""
-    count, width = values.shape
     columns = ceil_div(width, config.columns)
     integers = (rows, width, stride, columns)
     tile = {"ENTRIES": config.entries, "COLUMNS": config.columns, "LENGTH": LENGTH}
@@ -101,7 +161,7 @@ def _planned(
         grid = (2 * ceil_div(count, LENGTH) * columns, 1, 1)
         step = {**tile, "ENTRIES": of_pieces(config.columns).entries}
         pieces = launch.Plan(pieces_kernel, grid, integers, step, 4)
-    kind = launch.triton_dtype(compute_dtype(values.dtype))
+    kind = launch.triton_dtype(compute_dtype(dtype))
     tile = {"ROWS": config.rows, **tile, "DTYPE": kind}
     grid = (ceil_div(rows, config.rows) * columns, 1, 1)
     return pieces, launch.Plan(sum_kernel, grid, integers, tile, config.num_warps)
