@@ -275,12 +275,12 @@ class Kernel:
     order in which the function declares them.
     """
 
-    __slots__ = ("_entries", "_lock", "_module", "name")
+    __slots__ = ("_entries", "_locks", "_module", "name")
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self.name = module, name
         self._entries: dict[tuple[object, ...], _Entry] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[tuple[object, ...], threading.Lock] = {}
 
     @property
     def function(self) -> Any:
@@ -346,7 +346,7 @@ class Kernel:
         key: list[object] = [num_warps, num_stages, maxnreg, *constants.values()]
         ordinal, _ = _read(args, key)
         fixed, options = tuple(key), (num_warps, num_stages, maxnreg)
-        with self._lock:
+        with self._locks.setdefault(fixed, threading.Lock()):
             entry = self._entries.get(fixed)
             if entry is None:
                 entry = self._entries[fixed] = self._bind(args, constants, options, ordinal)

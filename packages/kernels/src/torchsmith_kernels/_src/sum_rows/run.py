@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -99,29 +100,34 @@ def prepare(
     if count == 0 or device.type != "cuda" or not launch.usable(device, "sum_rows"):
         return
 
-    def compile_all() -> None:
-        def one(dtype: torch.dtype) -> Tensor:
-            return torch.empty(1, dtype=dtype, device=device)
+    def one(dtype: torch.dtype) -> Tensor:
+        return torch.empty(1, dtype=dtype, device=device)
 
+    def order() -> None:
         places, keys = one(torch.int64), one(_key_dtype(rows))
         numbers, options = (count, rows, padding), {"WRAP": wrap, "CHECKED": True}
         first = _first(one(index.dtype), keys, places, *numbers, options)
         for kernel, _, given, sizes in (first, _last(keys, places, places, count, rows)):
             kernel.prepare(given, sizes)
-        for width, dtype in sums:
-            tiles = derived(width, count, rows)
-            pieces, plan = _planned(count, width, width, rows, dtype, tiles)
-            values, partial = one(dtype), None
-            if pieces is not None:
-                partial = one(compute_dtype(dtype))
-                pieces.prepare(values, places, places, places, partial)
+
+    def sums_of(width: int, dtype: torch.dtype, of_pieces: bool) -> None:
+        tiles = derived(width, count, rows)
+        pieces, plan = _planned(count, width, width, rows, dtype, tiles)
+        values, places = one(dtype), one(torch.int64)
+        partial = None if pieces is None else one(compute_dtype(dtype))
+        if not of_pieces:
             plan.prepare(values, places, places, partial, values)
+        elif pieces is not None:
+            pieces.prepare(values, places, places, places, partial)
 
-    def quietly() -> None:
+    def quietly(task: Callable[[], None]) -> None:
         with contextlib.suppress(Exception):  # the launch says it again
-            compile_all()
+            task()
 
-    threading.Thread(target=quietly, name="torchsmith kernels").start()
+    kinds = itertools.product(sums, (False, True))
+    tasks = [functools.partial(sums_of, *kind, of_pieces) for kind, of_pieces in kinds]
+    for task in (order, *tasks):
+        threading.Thread(target=quietly, args=(task,), name="torchsmith kernels").start()
 
 
 def total(
