@@ -4,7 +4,7 @@ import pytest
 import torch
 import torchsmith
 
-layer = torch.nn.Linear(3, 3)
+layer = torch.nn.Linear(3, 3).double()
 
 
 def forces(pos):
@@ -17,7 +17,7 @@ def forces(pos):
 
 
 def offset(pos):
-    own = torch.zeros(4, 3, requires_grad=True)
+    own = torch.zeros(4, 3, dtype=torch.double, requires_grad=True)
     return (pos + own).exp() * 2, own
 
 
@@ -37,7 +37,8 @@ def test_gradients_reach_it_and_go_no_further(fn):
     known = len(torchsmith.metrics().graphs)
     compiled = torchsmith.compile(fn, options={"strict": True})
     for seed in range(3):
-        pos = torch.randn(4, 3, generator=torch.manual_seed(seed)).requires_grad_(seed == 2)
+        pos = torch.randn(4, 3, dtype=torch.double, generator=torch.manual_seed(seed))
+        pos.requires_grad_(seed == 2)
         sides = []
         for run in (compiled, fn):
             results = run(pos)

@@ -8,6 +8,7 @@ from torchsmith_fx_backend._src import driver, passes, switches
 from torchsmith_fx_backend._src.passes import scatters, templates
 from torchsmith_fx_backend._src.passes.templates import SummedRows
 from torchsmith_kernels import sum_rows_template
+from torchsmith_kernels._src.sum_rows import rewrite
 
 SORT, SUM = torch.ops.torchsmith.sort_rows.default, torch.ops.torchsmith.sum_rows.default
 
@@ -21,6 +22,7 @@ def graphs(monkeypatch):
     mine = tuple(there if isinstance(p, SummedRows) else p for p in passes.PASSES)
     assert there in mine
     monkeypatch.setattr(switches, "PASSES", mine)
+    monkeypatch.setattr(rewrite, "_TWO", 1)  # small programs shall do
     monkeypatch.setattr(templates, "rule_for", lambda node: None)  # as where many points meet
     found, run = [], driver.run_passes
 
@@ -131,6 +133,19 @@ def test_gradients(name, graphs):
     fn, inputs, wanted = CASES[name]
     compared(fn, *inputs)
     assert numbers(graphs) == wanted
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_one_sum_by_an_index_stays_with_the_library(times, graphs, monkeypatch):
+    """Its kernels take longer to compile than most trainings gain by them."""
+    monkeypatch.setattr(rewrite, "_TWO", 2)
+    compared(
+        lambda h, e: sum(h.sin()[e[0]] * (n + h[e[0]]) for n in range(times - 1)) + h[e[0]],
+        H,
+        EDGES,
+    )
+    (_, (sorts, sums)) = numbers(graphs)
+    assert (sorts, sums > 1) == ((0, False) if times == 1 else (1, True))
 
 
 def test_sums_that_are_to_be_in_order(graphs):

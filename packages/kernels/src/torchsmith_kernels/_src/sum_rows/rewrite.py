@@ -22,6 +22,7 @@ from torchsmith_kernels._src.template import Template
 
 aten = torch.ops.aten
 _SEVERAL = 3  # sums by one index that a sort pays for where eager mode does not sort
+_TWO = 2  # and where it does: for one, compiling the kernels takes longer than most trainings gain
 _REPEATING = (aten.expand.default, aten.unsqueeze.default, aten.view.default)
 
 
@@ -104,11 +105,11 @@ def rewrite(
     uses = Counter(each.order for each in found.values())
     # Where one of them takes no negative ones, these are an error in any case.
     bare = {each.order for each in found.values() if not each.wrap}
-    uses.update({each.order: _SEVERAL for n, each in found.items() if n.target in _SORTED})
-    least = 1 if torch.are_deterministic_algorithms_enabled() else _SEVERAL
+    least = dict.fromkeys(uses, 1 if torch.are_deterministic_algorithms_enabled() else _SEVERAL)
+    least |= {each.order: _TWO for node, each in found.items() if node.target in _SORTED}
     sorts: dict[object, _Sort] = {}
     for node, each in found.items():
-        if uses[each.order] >= least:
+        if uses[each.order] >= least[each.order]:
             with graph.inserting_before(node):
                 if each.order not in sorts:
                     wrap = each.order not in bare
