@@ -45,6 +45,11 @@ def alternating(run, x):
     return run(x + 0.1 * grad.sign()).square().mean()
 
 
+@pytest.fixture(autouse=True)
+def fresh():
+    torchsmith.clear_metrics()
+
+
 @pytest.mark.parametrize("rows", [(5, 5, 5, 5), (5, 6, 9, 4, 5, 7)])
 @pytest.mark.parametrize(
     ("make", "loss", "size"),
@@ -85,6 +90,42 @@ def test_what_is_always_differentiated_again_runs_as_captured():
         physics(compiled, x).backward()
     assert type(compiled(x).grad_fn).__name__ == "AddmmBackward0"  # eager's own
     assert type(compiled(x.detach()).grad_fn).__name__ != "AddmmBackward0"
+
+
+def test_a_habit_is_of_calls_and_ends():
+    model = network()
+    compiled = torchsmith.compile(model, options={"strict": True})
+
+    def is_captured():
+        x = torch.randn(4, 3, dtype=torch.double)
+        return type(compiled(x).grad_fn).__name__ == "AddmmBackward0"  # eager's own
+
+    x = torch.randn(4, 3, dtype=torch.double)
+    loss = compiled(x).square().sum()  # rows of a Hessian: one call
+    grads = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    for grad in grads[:3]:
+        torch.autograd.grad(grad.sum(), list(model.parameters()), retain_graph=True)
+    torch.autograd.grad(loss, model[0].weight, create_graph=True)
+    assert not is_captured()
+
+    for _ in range(6):  # a warm-up
+        grads = torch.autograd.grad(compiled(x).sum(), model[0].weight, create_graph=True)
+    assert is_captured()
+    assert not all(is_captured() for _ in range(60))
+
+
+def test_each_of_many_sets_is_no_compile_of_its_own():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20)))
+    compiled = torchsmith.compile(model, options={"strict": True})
+    weights = [layer.weight for layer in model]
+    for _ in range(3):
+        loss = compiled(torch.ones(2, 4)).square().sum()
+        want = torch.autograd.grad(loss, weights, retain_graph=True)
+        for weight, other in zip(weights, want, strict=True):
+            (got,) = torch.autograd.grad(loss, weight, retain_graph=True)
+            torch.testing.assert_close(got, other)
+    kinds = [g.kind for g in torchsmith.metrics().graphs]
+    assert kinds.count("backward") <= 10
 
 
 def products(step):

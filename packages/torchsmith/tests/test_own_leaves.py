@@ -32,6 +32,21 @@ def switched(pos):
     return own[0], (own * layer(own)).sum(), own
 
 
+def hooked(pos):
+    own = pos.detach().clone().requires_grad_()
+    own.register_hook(lambda grad: grad * 3)
+    return own, (own * pos).sum()
+
+
+def test_a_hook_on_it_is_its_own():
+    compiled = torchsmith.compile(hooked)
+    for _ in range(3):
+        pos = torch.randn(4, 3)
+        own, total = compiled(pos)
+        (total + own.sum()).backward()
+        torch.testing.assert_close(own.grad, 3 * (pos + 1))
+
+
 @pytest.mark.parametrize("fn", [forces, offset, parameter, switched])
 def test_gradients_reach_it_and_go_no_further(fn):
     torchsmith.clear_metrics()

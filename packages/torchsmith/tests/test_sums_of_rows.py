@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 import torchsmith
 from torchsmith_fx_backend._src import driver, passes, switches
-from torchsmith_fx_backend._src.passes import scatters, templates
+from torchsmith_fx_backend._src.passes import templates
 from torchsmith_fx_backend._src.passes.templates import SummedRows
 from torchsmith_kernels import sum_rows_template
 from torchsmith_kernels._src.sum_rows import rewrite
@@ -195,12 +195,53 @@ def test_an_index_that_is_no_row_is_an_error(graphs):
         compiled(H.clone().requires_grad_(), EDGES + 10)
 
 
-def test_gradients_that_stay_do_not_check_again(graphs, monkeypatch):
-    """As in eager mode, which leaves that to the forward pass."""
-    texts, build = [], driver.build
-    monkeypatch.setattr(
-        driver, "build", lambda plan, **kwargs: texts.append(str(plan)) or build(plan, **kwargs)
-    )
-    monkeypatch.setattr(scatters, "rule_for", lambda node: None)  # as where many points meet
-    compared(lambda h, e: h[:, e[0] % 4].sin(), H, EDGES)
-    assert ["_index_put_impl" in text for text in texts] == [False, True]
+def test_rows_that_a_scatter_leaves_out(graphs):
+    def fn(h, e):
+        narrow = e[0][:, None].expand(40, 3)
+        sums = [torch.zeros(10, 4).scatter_add(0, narrow, (h * n)[e[1]]) for n in (1, 2, 3)]
+        return sums[0] * sums[1] + sums[2]
+
+    with torch.no_grad():
+        got = torchsmith.compile(fn, options={"strict": True, "graph_cache": False})(H, EDGES)
+        torch.testing.assert_close(got, fn(H, EDGES))
+    assert numbers(graphs) == [(0, 0)]
+
+
+class Added(torch.autograd.Function):
+    """A derivative of the user's own, with indices that were not looked up before."""
+
+    @staticmethod
+    def forward(ctx, x, i, j, way):
+        ctx.save_for_backward(i, j)
+        ctx.way = way
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (i, j), zeros = ctx.saved_tensors, torch.zeros(6, 6)
+        if ctx.way == "add":
+            return zeros.index_add(0, i, grad), None, None, None
+        return zeros.index_put((i, j), grad[:, 0], accumulate=True), None, None, None
+
+
+@pytest.mark.parametrize("way", ["add", "put"])
+def test_wrong_indices_of_a_backward_pass_are_errors(way, graphs, monkeypatch):
+    torch.use_deterministic_algorithms(way == "add")  # so that one sum is enough
+    try:
+        compiled = torchsmith.compile(lambda x, i, j: Added.apply(x, i, j, way))
+        right = torch.tensor([0, 5, 2, 2, 1, 0])
+        for wrong in (right - 7, right + 2) if way == "put" else (right - 1, right + 2):
+            x = torch.randn(6, 6, requires_grad=True)
+            for pair in ((right, right), (right, wrong), (wrong, right))[
+                :: 2 if way == "add" else 1
+            ]:
+                result = compiled(x, *pair)
+                if pair[0] is pair[1]:
+                    (grad,) = torch.autograd.grad(result, x, torch.ones(6, 6))
+                    (want,) = torch.autograd.grad(Added.apply(x, *pair, way), x, torch.ones(6, 6))
+                    torch.testing.assert_close(grad, want)
+                else:
+                    with pytest.raises((IndexError, RuntimeError), match="index"):
+                        torch.autograd.grad(result, x, torch.ones(6, 6))
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -191,6 +191,12 @@ CASES = {
         t(4, 6).sigmoid(),
         t(4, 6).abs(),
     ),
+    "bce_stretched": (
+        lambda a, b, w: F.binary_cross_entropy_with_logits(a, b, w, pos_weight=w[0]),
+        t(4, 6),
+        t(4, 6).sigmoid(),
+        t(4, 1).abs(),
+    ),
     "bce_bf16": (
         F.binary_cross_entropy_with_logits,
         t(4, 6).bfloat16(),

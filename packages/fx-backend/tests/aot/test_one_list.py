@@ -14,6 +14,10 @@ PROGRAMS = {
     "of two sizes": lambda x: (lambda y: (*y.split([3, 6], 0), *y.chunk(3, 0)))(x.sin()),
     "a list of an item": lambda x: tuple((x * 3).unbind(1)[1].unbind(0)),
     "views of items": lambda x: tuple(y.view(2, 2).t() for y in (x * 2).unbind(0)),
+    "one item twice": lambda x: (lambda y: (y.unbind(0)[0], y.unbind(0)[0], y.unbind(0)[1]))(x * 2),
+    "an item and a view of another of it": lambda x: (
+        lambda y: (y.unbind(0)[0], y.unbind(0)[0].view(2, 2), *y.unbind(0)[0].unbind(0))
+    )(x * 2),
     "the same list twice": lambda x: (lambda y: (*y.unbind(0), *y.unbind(0)))(x.cos()),
 }
 
@@ -35,6 +39,18 @@ def test_as_many_nodes_as_in_eager(name):
     torch.testing.assert_close(got, want)
     for operator, count in ours.items():
         assert count <= eagers.get(operator, 0), operator
+
+
+@pytest.mark.parametrize("name", ["one item twice", "an item and a view of another of it"])
+def test_a_hook_belongs_to_one_result(name):
+    x = torch.randn(9, 4, dtype=torch.double, requires_grad=True)
+    grads = []
+    for run in (compile_training(PROGRAMS[name], [x], SETTINGS), PROGRAMS[name]):
+        first, second, *_ = run(x)
+        assert first is not second
+        first.register_hook(lambda grad: grad * 10)
+        grads.append(torch.autograd.grad(first.sum() + second.sum(), x)[0])
+    torch.testing.assert_close(*grads)
 
 
 def test_an_item_may_not_be_written_as_in_eager():

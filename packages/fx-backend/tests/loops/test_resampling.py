@@ -26,6 +26,8 @@ row = functools.partial(torch.flatten, start_dim=2)
 volume = lambda x: x[:, :, None].repeat(1, 1, 3, 1, 1)  # noqa: E731
 PROGRAMS = {
     "row, nearest": lambda x: resized(row(x), "nearest", 40),
+    "row, nearest, as large": lambda x: resized(row(x), "nearest", factor=1.01),
+    "row, nearest, nearly twice": lambda x: resized(row(x), "nearest", factor=2.01),
     "row, nearest, exact": lambda x: resized(row(x), "nearest", 101, exact=True),
     "row, linear": lambda x: resized(row(x), "linear", 100),
     "row, linear, corners": lambda x: resized(row(x), "linear", 50, corners=True),
@@ -37,6 +39,8 @@ PROGRAMS = {
     "plane, bicubic, corners": lambda x: resized(x, "bicubic", (8, 20), corners=True),
     "plane, bicubic, as large": lambda x: resized(x, "bicubic", (7, 9)),
     "volume, nearest": lambda x: resized(volume(x), "nearest", (5, 4, 8)),
+    "volume, nearest, as large": lambda x: resized(volume(x), "nearest", factor=1.1),
+    "volume, nearest, nearly twice": lambda x: resized(volume(x), "nearest", factor=2.1),
     "volume, trilinear": lambda x: resized(volume(x), "trilinear", (5, 9, 4)),
     "volume, trilinear, corners": lambda x: resized(volume(x), "trilinear", 6, corners=True),
     **{

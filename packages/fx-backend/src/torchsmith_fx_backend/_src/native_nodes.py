@@ -80,6 +80,8 @@ def failing_nodes(
     already, and all that make a tensor require a gradient if that is what it is about."""
     nodes = gm.graph.nodes
     if isinstance(error, OwnLeafError):
+        if any("hook" in _name(n) for n in nodes):
+            return []  # it belongs to the leaf, which another part would be given
         return [n for n in nodes if _name(n) in _LEAVES or n.kwargs.get("requires_grad")]
     node = getattr(error, "node", None)
     if node is None:

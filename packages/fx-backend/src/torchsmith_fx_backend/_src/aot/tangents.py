@@ -17,6 +17,8 @@ from torchsmith_fx_backend._src.capture.torch_private import will_run
 # Per tangent, its strides or the order of its dimensions; None for an undefined one.
 Key = tuple[tuple[int, ...] | None, ...]
 
+_MOST_ASKED = 8  # leaves, past which it takes too long to hear of each by an exception
+
 
 def strides_in(order: Sequence[int], sizes: Sequence[Any]) -> tuple[Any, ...]:
     """Strides of a tensor without gaps whose dimensions have this order, the outermost first; those
@@ -64,11 +66,13 @@ def order_at_hand(root: torch.Tensor) -> tuple[int, ...] | None:
 def unasked(function: Any, places: Sequence[int]) -> frozenset[int]:
     """Which of ``places``, those of the gradients of a node of autograd's that runs now, the
     backward pass does nothing with: ``torch.autograd.grad`` asks for what it is told alone."""
-    found = []
+    found, asked = [], 0
     for place, (node, _) in zip(places, function.next_functions):
         try:
             if node is not None and not will_run(node):
                 found.append(place)
         except RuntimeError:  # what torch says of a leaf whose gradient is asked
-            continue
+            asked += 1
+            if asked > _MOST_ASKED:
+                return frozenset()
     return frozenset(found)

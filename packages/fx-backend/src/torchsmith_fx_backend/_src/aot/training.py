@@ -61,6 +61,9 @@ aten = torch.ops.aten
 log = logging.getLogger("torchsmith.backend")
 _NOTHING = contextlib.nullcontext()
 
+MOST_HALVES = 8  # past which gradients that nobody asks for are computed, too
+MOST_SETS = 64  # of gradients that are noticed
+
 # graph -> callable of the graph's inputs that returns its outputs; the graph is optimized in place
 Compile = Callable[[fx.GraphModule], Any]
 
@@ -271,12 +274,16 @@ class Training:
         self, key: Key, without: frozenset[int] = frozenset()
     ) -> tuple[Any, tuple[int, ...]]:
         """The backward half for tangents that ``key`` describes, ``without`` some gradients, and
-        what it takes of the saved; that for all gradients the first time, if there is one. Its
-        inputs are in one list, which it empties, to free what it has read for the last time."""
+        what it takes of the saved; that for all gradients the first time. Its inputs are in one
+        list, which it empties, to free what it has read for the last time."""
         known = self.backwards.get((key, without))
-        if known is None and without and (key, without) not in self._partial:
-            self._partial.add((key, without))
-            known = self.backwards.get((key, frozenset()))
+        if known is None and without:
+            # One half for all serves every set; a set that comes again gets its own, if few do.
+            again = (key, without) in self._partial and len(self.backwards) < MOST_HALVES
+            if len(self._partial) < MOST_SETS:
+                self._partial.add((key, without))
+            if not again:
+                return self.backward_of(key)
         if known is None:
             with (
                 deferred(), self._lock, collector.compiling(), torch.inference_mode(False),
@@ -336,9 +343,7 @@ class Training:
         own = {tensors[i] for i in itertools.chain(*held) if i < len(tensors)}
         return not own.union(self.numbers).issuperset(used)
 
-    def _compile_backward(
-        self, key: Key, without: frozenset[int] = frozenset()
-    ) -> tuple[Any, tuple[int, ...]]:
+    def _compile_backward(self, key: Key, without: frozenset[int]) -> tuple[Any, tuple[int, ...]]:
         prepared, self._snapshot = self._snapshot, None
         if prepared is not None and prepared[0] == key and not without:
             snapshot = prepared[1]
@@ -660,7 +665,7 @@ def callable_of(
     tensors, numbered, aliased = items(training.tensors), training.numbers[::-1], training.aliased
 
     def run(*inputs: Any) -> Any:
-        reason = training.again.habit or unusual(inputs)
+        reason = training.again.captured() or unusual(inputs)
         if reason:
             log.info("%s: running as captured", reason)
             return getattr(program, "forward", program)(*inputs)  # now its code is written
@@ -703,7 +708,7 @@ def callable_of(
         calls = []
         try:
             for part, places in zip(parts, early):
-                lists: dict[str, Any] = {}
+                lists: dict[str, dict[int, Any]] = {}
                 for i in places:
                     views[i] = _make(results[i], inputs, outputs, (), lists)
                 call = _Call(training, part, numbers, given, loan)
@@ -743,9 +748,9 @@ def _make(
     inputs: Sequence[Any],
     outputs: Sequence[Any],
     made: Sequence[Any],
-    lists: dict[str, Any],
+    lists: dict[str, dict[int, Any]],
 ) -> Any:
-    """A result of the program; ``lists`` has the views that one operator gave for several."""
+    """A result of the program; ``lists`` has views that one operator gave and no result has."""
     if result.kind == "constant":
         return result.index
     if result.kind == "same":
@@ -753,13 +758,22 @@ def _make(
     value = (inputs if result.kind == "input" else outputs)[result.index]
     if not result.steps:
         return value
+    # The last list of those on the way that has an item of these to give: each has one owner.
+    first = len(result.steps)
+    while first > 0:
+        step = result.steps[first - 1]
+        known = lists.get(step.group, {}) if step.group else {}
+        if step.index in known:
+            value = known.pop(step.index)
+            break
+        first -= 1
     with torch.no_grad() if result.hidden else _NOTHING:
-        for step in result.steps:
-            if step.group not in lists:
-                arguments = _resolve(step.args, outputs)
-                value = step.target(value, *arguments, **dict(step.kwargs))
+        for step in result.steps[first:]:
+            arguments = _resolve(step.args, outputs)
+            value = step.target(value, *arguments, **dict(step.kwargs))
             if step.index is not None:  # one of a list
-                value = lists.setdefault(step.group, value)[step.index]
+                lists[step.group] = items_left = dict(enumerate(value))
+                value = items_left.pop(step.index)
     return value
 
 

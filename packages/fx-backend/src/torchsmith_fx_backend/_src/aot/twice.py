@@ -38,12 +38,14 @@ class Given:
         places: where those are.
         saved: the result whose node has them.
         versions: of the tensors that are not saved for a backward pass.
+        again: whether it was differentiated again.
     """
 
     plain: Sequence[Any]
     places: Sequence[int]
     saved: Any
     versions: list[int]
+    again: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +67,7 @@ class Again:
         order: positions of the others.
         calls: how many there were.
         uses: how many of them were differentiated again.
-        habit: why calls run as captured from now on; empty while they do not.
+        habit: why calls run as captured; empty while they do not.
     """
 
     joint: Joint
@@ -157,9 +159,7 @@ class Again:
             for path, value in zip(joint.attributes, values[count:]):
                 if operator.attrgetter(path)(self.program) is not value:
                     raise RuntimeError(f"{path} was replaced after the forward pass")
-            self.uses += twice
-            if self.uses > 1 and 2 * self.uses > self.calls:
-                self.habit = "most of its gradients are differentiated again"
+            self._count(given, twice)
             for place in (*self.varied, *self.constant):
                 if place < count:
                     made = self._alias(place, values[place])
@@ -183,6 +183,23 @@ class Again:
             given_for = dict(zip(asked, found))
             return [given_for.get(n) for n in range(len(joint.wanted))]
 
+    def _count(self, given: Given, twice: bool) -> None:
+        """Note a call that is differentiated again."""
+        self.uses += twice and not given.again
+        given.again |= twice
+        if self.uses > 1 and 2 * self.uses > self.calls:
+            self.habit = "most of its gradients are differentiated again"
+            self.calls = self.uses = 0
+
+    def captured(self) -> str:
+        """Why the next call runs as captured; empty if it does not. A habit is tried anew in the
+        end: a program may be done with warming up."""
+        if self.habit:
+            self.calls += 1
+            if self.calls > _FORGOTTEN:
+                self.habit, self.calls = "", 0
+        return self.habit
+
     def _alias(self, place: int, value: Any) -> Any:
         """What the second run sees of an input: what it writes is its own, and gradients stop
         where the inputs are, though one may be computed from another."""
@@ -193,6 +210,7 @@ class Again:
         return value.view_as(value) if value.requires_grad else value.detach().requires_grad_()
 
 
+_FORGOTTEN = 50  # calls after which a habit is
 _DEVICES = ("cpu", "cuda")
 
 

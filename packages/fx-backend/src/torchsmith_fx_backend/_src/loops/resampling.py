@@ -58,13 +58,13 @@ def _sum(p: Point, source: fx.Node, outer: Sequence[Index], taps: Sequence[_Taps
 
 
 def _nearest(
-    p: Point, x: Index, size: Index, out: Index, given: object, shift: float = 0.0
+    p: Point, x: Index, size: Index, out: Index, given: object, shift: float, plane: bool
 ) -> Index:
-    if size == out and not shift:
-        return x
-    if out == ix.mul(ix.const(2), size) and not shift:
-        return ix.floordiv(x, ix.const(2), p.body.sizes)
     scale = _scale(given, size, out)
+    if plane and not shift:  # whatever the scale is
+        scale = 1.0 if size == out else 0.5 if out == ix.mul(ix.const(2), size) else scale
+    if not shift and scale in (1.0, 0.5):
+        return x if scale == 1.0 else ix.floordiv(x, ix.const(2), p.body.sizes)
     if scale is None or type(size) is not Const or type(out) is not Const:
         raise UnrepresentableError(f"nearest of {size} for {out}")
     places = torch.floor((torch.arange(out.value, dtype=torch.float32) + shift) * scale).long()
@@ -77,13 +77,20 @@ def _nearest(
 
 
 def _copies(node: fx.Node) -> bool:
-    dtype: torch.dtype = node.meta["val"].dtype
-    return dtype.is_floating_point or dtype is torch.uint8
+    """Whether this is a copy of points; on a CPU aten is faster where places are no quotients, but
+    for planes by the usual operator."""
+    value, before = node.meta["val"], argument(node, 0, "self").meta["val"]
+    if not (value.dtype.is_floating_point or value.dtype is torch.uint8):
+        return False
+    if node.target is aten.upsample_nearest2d.default or _in_threads(value):
+        return True
+    sizes = zip(value.shape[2:], before.shape[2:])
+    return all(type(n) is type(m) is int and m and n % m == 0 for n, m in sizes)
 
 
 def _nearest_of(rank: int, shift: float) -> Callable[[Point], Value]:
     def lower(p: Point) -> Value:
-        places = (_nearest(p, *axis, shift) for axis in _axes(p, rank, 2))
+        places = (_nearest(p, *axis, shift, rank == 2) for axis in _axes(p, rank, 2))
         return p.at_of(p.operand(), (*p.at[:-rank], *places))
 
     return lower

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchsmith_fx_backend._src.captured import is_boxed
 from torchsmith_fx_backend._src.loops.registry import Pointwise, Scatter, argument, rule_for
 from torchsmith_fx_backend._src.loops.scatters import takes_alone
 from torchsmith_fx_backend._src.passes.base import (
@@ -38,13 +37,9 @@ class ScatterTargets(Pass):
         for node in list(graph.nodes):
             if node.op == "call_function" and node.target in _SOURCES:
                 _rewrite(graph, node, _widened)
-        late = is_boxed(graph)  # what a backward pass adds up was looked up before
         for node in list(graph.nodes):
             if node.op == "call_function" and isinstance(rule_for(node), Scatter):
                 _give_target(graph, node)
-            elif node.target is aten.index_put.default and late and _accumulates(node):
-                if node.args[0].target is aten.full.default:  # eager does not check again either
-                    node.target, node.args = aten._index_put_impl.default, (*node.args, True)
 
 
 def _rewrite(

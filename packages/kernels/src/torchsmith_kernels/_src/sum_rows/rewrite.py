@@ -72,7 +72,8 @@ def _index_add(target: Any, dim: int, index: Any, values: Any, *, alpha: float =
 def _scatter_add(target: Any, dim: int, index: Any, values: Any) -> _Sum:
     """Of rows, where the index is repeated along the others of its dimensions."""
     along = zip(index.meta["val"].stride()[1:], index.meta["val"].shape[1:], strict=True)
-    rows = dim == 0 and all(stride == 0 or size == 1 for stride, size in along)
+    whole = index.meta["val"].shape == values.meta["val"].shape
+    rows = dim == 0 and whole and all(stride == 0 or size == 1 for stride, size in along)
     while index.meta["val"].dim() > 1 and index.target in _REPEATING:
         index = index.args[0]
     return _Sum(_zeros(target) if rows else (), (index,), values)
@@ -100,8 +101,7 @@ def rewrite(
     for node in calls:
         each = _READ[node.target](*node.args, **node.kwargs)
         if each.fits(node.meta["val"], late):
-            # What a backward pass adds up was looked up before, where its indices were checked.
-            found[node] = each._replace(wrap=each.wrap or late)
+            found[node] = each
     uses = Counter(each.order for each in found.values())
     # Where one of them takes no negative ones, these are an error in any case.
     bare = {each.order for each in found.values() if not each.wrap}
@@ -134,15 +134,26 @@ class _Sort(NamedTuple):
 
 def _sorted(graph: fx.Graph, each: _Sum, insert: Callable[..., fx.Node]) -> _Sort:
     (row, *others), (rows, *sizes) = each.indices, each.size
+    wrong: list[fx.Node] = []
     for index, size in zip(others, sizes, strict=False):
+        wrong += _outside(row, rows, insert), _outside(index, size, insert)
         row = insert(aten.mul.Scalar, insert(aten.remainder.Scalar, row, rows), size)
         row = insert(aten.add.Tensor, row, insert(aten.remainder.Scalar, index, size))
         rows *= size
+    for places in wrong:  # they shall not be those of another row
+        row = insert(aten.masked_fill.Scalar, row, places, rows)
     call = insert(sort_rows.overload, row, rows, each.padding, each.wrap, True)
     items = [graph.call_function(getitem, (call, n)) for n in range(3)]
     for item, value in zip(items, call.meta["val"], strict=True):
         item.meta["val"] = value
     return _Sort(call, items, [])
+
+
+def _outside(index: fx.Node, size: int, insert: Callable[..., fx.Node]) -> fx.Node:
+    """Where an index is none of ``size`` rows, also when counted from the end."""
+    rest = insert(aten.sub.Tensor, index, insert(aten.remainder.Scalar, index, size))
+    either = insert(aten.ne.Scalar, rest, 0), insert(aten.ne.Scalar, rest, -size)
+    return insert(aten.logical_and.default, *either)
 
 
 def _prepare(sort: _Sort) -> None:

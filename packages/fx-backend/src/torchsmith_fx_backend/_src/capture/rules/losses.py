@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,6 +54,11 @@ def _mse_loss(m: Mode, x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any
     return NotImplemented if d is None else _reduced(m, mul(m, d, d), reduction, x.dtype)
 
 
+def _stretches(small: Sequence[Any], large: Sequence[Any]) -> bool:
+    """Whether a tensor of no more dimensions takes another's sizes."""
+    return all(a == 1 or a == b for a, b in zip(reversed(small), reversed(large)))
+
+
 @rule(aten.binary_cross_entropy_with_logits.default)
 def _binary_cross_entropy(
     m: Mode,
@@ -65,6 +71,8 @@ def _binary_cross_entropy(
     tensors = [t for t in (x, target, weight, pos_weight) if t is not None]
     if x.dtype not in FLOATS or any(t.dtype != x.dtype for t in tensors) or x.shape != target.shape:
         return NotImplemented
+    if any(t.dim() > x.dim() or not _stretches(t.shape, x.shape) for t in tensors):
+        return NotImplemented  # eager multiplies in place
     wide, aim, one = up(m, x), up(m, target), scalar(m, 1.0, up(m, target))
     log = log_sigmoid(m, wide)
     if pos_weight is not None:
