@@ -204,10 +204,11 @@ def _rows_alone(node: fx.Node) -> bool:
 @lowering(aten.convolution.default, cost=20, applies=_rows_alone, window=True)
 def convolution_of_rows(p: Point) -> Value:
     source, weight, bias = p.operand(), p.operand(1), p.arg(2, "bias")
-    (by,), (before,), (apart,) = (argument(p.node, k, "") for k in (3, 4, 5))
+    settings: Any = p.node.args[3:]
+    (by,), (before,), (apart,), *_, groups = settings
     size = p.body.graph.info(source).shape[-1]
     *outer, row, x = p.at
-    each = ix.const(weight.meta["val"].shape[0] // argument(p.node, 8, ""))
+    each = ix.const(weight.meta["val"].shape[0] // groups)
     outer.append(ix.floordiv(row, each, p.body.sizes))
     terms = [p.at_of(bias, (row,))] if isinstance(bias, fx.Node) else []
     for tap in range(weight.meta["val"].shape[2]):
