@@ -108,5 +108,5 @@ def test_training_holds_no_more_than_eager(name):
     joint = trace_joint(lambda *given: fn(*given).square().mean(), inputs, JOINT_RULES)
     training = Training(joint, compiled, 0.5, None)
     training.prepare()
-    training._compile_backward(((),))
+    training._compile_backward(((),), frozenset())
     assert max(peaks) <= held.peak

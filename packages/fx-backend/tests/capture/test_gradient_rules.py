@@ -141,4 +141,6 @@ def test_gradients_of_convolutions_of_each_channel_alone(name, dtype, layout):
         assert error <= 1.5 * theirs + (1e-5 if dtype is torch.float32 else 1e-2) * true.abs().max()
     steps = [s for half, _ in run.training.backwards.values() for s in half.plan.steps]
     calls = [str(s.target) for s in steps if isinstance(s, ExternCall)]
+    # On a CPU the library is faster where channels are innermost; what is padded first is copied.
+    formula = formula and (layout == "contiguous" or name == "as long")
     assert any("convolution" in call for call in calls) is not formula
