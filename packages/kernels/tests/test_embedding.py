@@ -87,10 +87,15 @@ def test_padding_has_no_gradient(padding_idx: int, index: torch.dtype, device: s
 
 
 @kt.devices
+@pytest.mark.parametrize("sort", ["rank", "radix"])
 @pytest.mark.parametrize("rows", [100, 2**15 + 10])
-def test_an_index_often_seen_is_split(rows: int, device: str) -> None:
+def test_an_index_often_seen_is_split(
+    rows: int, sort: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
-    count = 1500 if kt.INTERPRETED else 2**18
+    count = 1500 if kt.INTERPRETED else 5000 if sort == "rank" else 2**18
+    if sort == "radix":
+        monkeypatch.setattr(run, "_RANKED", 0)
     input = torch.randint(rows, (count,))
     input[torch.rand(count) < 0.3] = 17
     grad = kt.make(count, 40)
@@ -231,15 +236,26 @@ def test_resources(dtype: torch.dtype) -> None:
         "embedding", f"forward {name}", lambda: run.forward(input, weight)
     )
     assert "ld.global.v4.b32" in kernel.asm["ptx"], "16 bytes a thread"
+    kernels = kt.check_resources(
+        "embedding", f"backward {name}", lambda: run.backward(weight, input, 100, -1)
+    )
+    assert len(kernels) == 4 and not any("atom." in kernel.asm["ptx"] for kernel in kernels)
+    many = torch.zeros(10000, dtype=torch.int64)
+    grad = torch.empty(10000, 64, dtype=dtype)
+    kt.check_resources("embedding", f"many {name}", lambda: run.backward(grad, many, 100, -1))
 
 
 @kt.needs_compiler
 @pytest.mark.parametrize("width", [64, 1024])
-def test_no_candidate_spills(width: int) -> None:
+@pytest.mark.parametrize("kernel", ["forward", "backward"])
+def test_no_candidate_spills(kernel: str, width: int) -> None:
     weight = torch.empty(64, width, dtype=torch.bfloat16)
     input = torch.zeros(64, dtype=torch.int64)
-    for config in candidates(Case("forward", width, torch.bfloat16)):
+    for config in candidates(Case(kernel, width, torch.bfloat16)):
         with kt.compiled_for_sm90() as kernels:
-            run.forward(input, weight, config)
+            if kernel == "forward":
+                run.forward(input, weight, config)
+            else:
+                run.backward(weight, input, 64, -1, config)
         for name, compiled in kernels:
             assert kt._usage(compiled)["stack"] == 0, (name, config)

@@ -21,7 +21,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The kernel (``forward``), the width's power of two up to 1024, the dtype."""
+    """The kernel (``forward`` or ``backward``), the width's power of two up to 1024, the dtype."""
 
     kernel: str
     width: int
@@ -32,6 +32,10 @@ class Case:
         return f"{self.kernel}/{self.width}/{str(self.dtype).removeprefix('torch.')}"
 
 
+#: Sorted positions per block of the backward pass. Changes results, in their last bit, only for
+#: indices that occur more often; therefore not tuned.
+LENGTH = 32
+
 WIDEST = 1024
 
 
@@ -41,8 +45,12 @@ def case(kernel: str, width: int, dtype: torch.dtype) -> Case:
 
 
 def derived(case: Case) -> Config:
-    """Four accesses of 16 bytes a thread; not measured."""
-    elements = 8192 // case.dtype.itemsize
+    """16 bytes a thread and access; not measured.
+
+    Forward four accesses a thread; backward one, in small programs, since most of them end at once
+    and the others take as long as their longest run.
+    """
+    elements = (8192 if case.kernel == "forward" else 2048) // case.dtype.itemsize
     columns = min(case.width, elements)
     return Config(max(elements // case.width, 1), columns, 4)
 
@@ -50,6 +58,8 @@ def derived(case: Case) -> Config:
 def candidates(case: Case) -> list[Config]:
     """What ``tune()`` tries."""
     sizes = [(1024, 2), (1024, 4), (2048, 2), (2048, 4), (4096, 4), (4096, 8), (8192, 8)]
+    if case.kernel == "backward":
+        sizes = [(256, 1), (256, 2), (512, 2), (512, 4), (1024, 4), (2048, 8)]
     shapes = ((min(case.width, elements), elements, warps) for elements, warps in sizes)
     return [Config(elements // columns, columns, warps) for columns, elements, warps in shapes]
 

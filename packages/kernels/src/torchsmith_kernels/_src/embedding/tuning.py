@@ -14,7 +14,12 @@ ROWS = 2**15
 
 
 def _cases(dtypes: Sequence[torch.dtype]) -> list[Case]:
-    return [Case("forward", width, dtype) for dtype in dtypes for width in (64, 256, 1024)]
+    return [
+        Case(kernel, width, dtype)
+        for dtype in dtypes
+        for kernel in ("forward", "backward")
+        for width in (64, 256, 1024)
+    ]
 
 
 def _problem(case: Case, device: torch.device) -> Problem:
@@ -23,10 +28,18 @@ def _problem(case: Case, device: torch.device) -> Problem:
     # Zipf's law: the n-th most frequent index is 1/n as frequent as the first.
     uniform = torch.rand(count, device=device)
     indices = (float(ROWS) ** uniform).long().clamp_(1, ROWS) - 1
-    weight = torch.randn(ROWS, width, device=device, dtype=case.dtype)
+    if case.kernel == "forward":
+        weight = torch.randn(ROWS, width, device=device, dtype=case.dtype)
+        return Problem(
+            lambda config: [run.forward(indices, weight, config)],
+            lambda: [reference.forward(indices, weight)],
+        )
+    grad = torch.randn(count, width, device=device, dtype=case.dtype)
+    # The first stages have no configuration: compiled here, they run when the others are compiled.
+    run.backward(grad, indices, ROWS, -1)
     return Problem(
-        lambda config: [run.forward(indices, weight, config)],
-        lambda: [reference.forward(indices, weight)],
+        lambda config: [run.backward(grad, indices, ROWS, -1, config)],
+        lambda: [reference.backward(grad, indices, ROWS, -1)],
     )
 
 
