@@ -41,61 +41,6 @@ def forward_kernel(
 
 
 @jit
-def _keys(
-    indices: tl.tensor,
-    place: tl.tensor,
-    count: tl.tensor,
-    table_rows: tl.tensor,
-    padding: tl.tensor,
-    KIND: tl.constexpr,
-) -> tl.tensor:
-    """Indices to sort by: those without a gradient become ``table_rows``, so they come last."""
-    index = tl.load(indices + place, place < count, other=0).to(tl.int64)
-    used = (index >= 0) & (index < table_rows) & (index != padding)
-    return tl.where(used, index, table_rows).to(KIND)
-
-
-@jit
-def keys_kernel(
-    indices: tl.tensor,
-    keys: tl.tensor,
-    count: tl.tensor,
-    table_rows: tl.tensor,
-    padding: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The keys of all positions."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    key = _keys(indices, place, count, table_rows, padding, keys.dtype.element_ty)
-    tl.store(keys + place, key, place < count)
-
-
-@jit
-def rank_kernel(
-    indices: tl.tensor,
-    keys: tl.tensor,
-    order: tl.tensor,
-    count: tl.tensor,
-    table_rows: tl.tensor,
-    padding: tl.tensor,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> None:
-    """A stable sort by comparing each position with all others; for few positions."""
-    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    key = _keys(indices, place, count, table_rows, padding, keys.dtype.element_ty)
-    before = tl.zeros((ROWS, COLUMNS), tl.int32)
-    for start in range(0, count, COLUMNS):
-        other = start + tl.arange(0, COLUMNS)[None, :]
-        compared = _keys(indices, other, count, table_rows, padding, keys.dtype.element_ty)
-        lower = (compared < key) | ((compared == key) & (other < place))
-        before += (lower & (other < count)).to(tl.int32)
-    rank = tl.sum(before, 1, keep_dims=True)
-    tl.store(keys + rank, key, place < count)
-    tl.store(order + rank, place, place < count)
-
-
-@jit
 def pieces_kernel(
     keys: tl.tensor,
     lengths: tl.tensor,

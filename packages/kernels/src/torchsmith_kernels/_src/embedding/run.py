@@ -1,7 +1,7 @@
 """Launching the embedding kernels.
 
-The backward pass has four stages: a stable sort of the indices (``rank`` for few, ``keys`` and
-torch's radix sort for many), ``pieces`` (where runs of equal indices begin, cut at every 32nd
+The backward pass has four stages: a stable sort of the indices, as for other sums by an index,
+``pieces`` (where runs of equal indices begin, cut at every 32nd
 position), ``sum`` (one sum per piece, in parallel) and ``combine`` (the pieces of long runs). All
 sums have a fixed order, and no run is the work of one program alone.
 """
@@ -14,19 +14,15 @@ from torch import Tensor
 from torchsmith_kernels._src import launch, tables
 from torchsmith_kernels._src.embedding.config import LENGTH, Config, case, table
 from torchsmith_kernels._src.sizes import as_rows, ceil_div, row_stride
+from torchsmith_kernels._src.sum_rows.run import ordered
 
 _KERNELS = "torchsmith_kernels._src.embedding.kernel"
 forward_kernel = launch.Kernel(_KERNELS, "forward_kernel")
-keys_kernel = launch.Kernel(_KERNELS, "keys_kernel")
-rank_kernel = launch.Kernel(_KERNELS, "rank_kernel")
 pieces_kernel = launch.Kernel(_KERNELS, "pieces_kernel")
 sum_kernel = launch.Kernel(_KERNELS, "sum_kernel")
 combine_kernel = launch.Kernel(_KERNELS, "combine_kernel")
 
 _COMBINE_ROWS, _COMBINE_COLUMNS = 32, 128
-#: Up to here comparing all pairs of indices takes less time than the launches of a radix sort.
-_RANKED = 8192
-
 #: Launch and shape of the result.
 _plans: tables.Remembered[tuple[launch.Plan, tuple[int, ...]]] = tables.Remembered()
 
@@ -65,33 +61,6 @@ def _plan(count: int, rows: int, width: int, weight: Tensor, config: Config | No
     )
 
 
-def _key_dtype(rows: int) -> torch.dtype:
-    """The narrowest type that holds ``0 ... rows``: a radix sort takes time per byte."""
-    if rows < 2**15:
-        return torch.int16
-    return torch.int32 if rows < 2**31 else torch.int64
-
-
-def _sorted(input: Tensor, rows: int, padding_idx: int) -> tuple[Tensor, Tensor]:
-    """Indices in order, those without a gradient as ``rows``, and where they come from."""
-    count, device = input.numel(), input.device
-    keys = torch.empty(count, dtype=_key_dtype(rows), device=device)
-    if count > _RANKED:
-        keys_kernel(
-            (ceil_div(count, 1024), 1, 1),
-            (input, keys, count, rows, padding_idx),
-            {"BLOCK": 1024},
-        )
-        return torch.sort(keys, stable=True)
-    order = torch.empty(count, dtype=torch.int32, device=device)
-    rank_kernel(
-        (ceil_div(count, 16), 1, 1),
-        (input, keys, order, count, rows, padding_idx),
-        {"ROWS": 16, "COLUMNS": 256},
-    )
-    return keys, order
-
-
 def backward(
     grad_output: Tensor, input: Tensor, rows: int, padding_idx: int, config: Config | None = None
 ) -> Tensor:
@@ -102,9 +71,7 @@ def backward(
     if result.numel() == 0 or count == 0:
         return result
     grad_output, stride = as_rows(grad_output, width, 1)
-    if not input.is_contiguous():
-        input = input.contiguous()
-    keys, order = _sorted(input, rows, padding_idx)
+    keys, order = ordered(input, rows, padding_idx)
     lengths = torch.empty(count, dtype=torch.int32, device=device)
     blocks = ceil_div(count, LENGTH)
     pieces_kernel(

@@ -34,7 +34,6 @@ _RANKED = 8192
 
 _Launch = tuple[launch.Kernel, tuple[int, int, int], tuple[Any, ...], dict[str, Any]]
 
-
 _plans: tables.Remembered[tuple[launch.Plan | None, launch.Plan]] = tables.Remembered()
 
 
@@ -69,6 +68,21 @@ def _last(keys: Tensor, offsets: Tensor, ends: Tensor, count: int, rows: int) ->
     return offsets_kernel, grid, given, {"BLOCK": 256, "LENGTH": LENGTH}
 
 
+def ordered(
+    index: Tensor, rows: int, padding: int, wrap: bool = False, checked: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The entries of ``index`` in order, stably, and the places that they come from; those that
+    ``sort_rows`` leaves out are ``rows``, and last. There is one at least."""
+    count, new = index.numel(), functools.partial(torch.empty, device=index.device)
+    keys = order = new(count, dtype=_key_dtype(rows))
+    if count <= _RANKED:
+        order = new(count, dtype=torch.int64)
+    options, numbers = {"WRAP": wrap, "CHECKED": checked}, (count, rows, padding)
+    kernel, grid, given, sizes = _first(index.contiguous(), keys, order, *numbers, options)
+    kernel(grid, given, sizes)
+    return torch.sort(keys, stable=True) if count > _RANKED else (keys, order)
+
+
 def sort(
     index: Tensor, rows: int, padding: int, wrap: bool, checked: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,14 +92,7 @@ def sort(
     ends = new(2 * ceil_div(count, LENGTH), dtype=torch.int64)
     if count == 0:
         return ends, offsets.zero_(), ends.clone()
-    keys, order = new(count, dtype=_key_dtype(rows)), offsets
-    if count <= _RANKED:
-        order = new(count, dtype=torch.int64)
-    options, numbers = {"WRAP": wrap, "CHECKED": checked}, (count, rows, padding)
-    kernel, grid, given, sizes = _first(index.contiguous(), keys, order, *numbers, options)
-    kernel(grid, given, sizes)
-    if count > _RANKED:
-        keys, order = torch.sort(keys, stable=True)
+    keys, order = ordered(index, rows, padding, wrap, checked)
     kernel, grid, given, sizes = _last(keys, offsets, ends, count, rows)
     kernel(grid, given, sizes)
     return order, offsets, ends
