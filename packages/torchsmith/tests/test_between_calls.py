@@ -36,6 +36,21 @@ def test_detached_results_are_no_views_of_each_other(wanted):
         assert last.requires_grad and not first.requires_grad
 
 
+@pytest.mark.parametrize("shape", [(6,), (3, 2, 1), (1, 6)])
+def test_detached_results_have_the_shape_of_what_they_detach(shape):
+    """Also where other calls read their memory in another shape."""
+
+    def fn(x, w):
+        y = x * 2
+        return y.view(6, 1) @ w, y.view(shape).cumsum(0), y.detach()
+
+    x, w = torch.randn(2, 3), torch.randn(1, 4)
+    with torch.no_grad():
+        for got, want in zip(torchsmith.compile(fn)(x, w), fn(x, w), strict=True):
+            assert got.shape == want.shape and got.stride() == want.stride()
+            torch.testing.assert_close(got, want)
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -800,8 +800,22 @@ def generate(seed: int, *, symbolic: bool = False, large: bool = False, length: 
         _try_step(draft)
     made = [s.target for s in draft.steps if s.target is not None]
     outputs = made[-rng.randint(1, 3) :] or ["x0"]
+    if made and rng.random() < 0.5:
+        outputs.append(_also(draft, rng.choice(made)))
     rough = any(t.dtype in LOW for t in draft.values.values())
     return Program(tuple(inputs), tuple(draft.steps), tuple(outputs), bool(draft.inexact), rough)
+
+
+def _also(draft: Draft, x: str) -> str:
+    """Another result: a value that others are made of, whole, or one that shares its memory."""
+    form = draft.rng.choice(
+        ("{x}", "{x}.detach()", "{x}.detach()", "{x}.view_as({x})", "{x}[None]")
+    )
+    if form == "{x}":
+        return x
+    name = f"v{len(draft.steps)}"
+    draft.steps.append(Step(name, form.format(x=x), (x,)))
+    return name
 
 
 def _try_step(draft: Draft) -> None:

@@ -281,6 +281,8 @@ class MemoryPlanner:
         for unit in self.units:
             if unit.node is not None and isinstance(facts.rule(unit.node), View):
                 views.setdefault(facts.called_on(unit.node), []).append(unit.node)
+                if unit.node.target is aten.detach.default:  # gives a result laid out as its base
+                    named.add(facts.called_on(unit.node))
             elif unit.node is not None:
                 named.update(unit.node.all_input_nodes)
         for unit in self.units:
