@@ -204,16 +204,20 @@ def many_inputs(*parts):
     return F.leaky_relu(torch.cat(parts, 1), 0.1)
 
 
-@pytest.mark.parametrize("fn", [shifted_products, many_inputs])
-def test_many_parts_are_not_told_apart_at_each_point(fn, monkeypatch):
-    """They are stored where they belong, or aten puts them there."""
+@pytest.mark.parametrize(
+    ("fn", "most"), [(shifted_products, 8), (shifted_products, 48), (many_inputs, 8)]
+)
+def test_many_parts_are_not_told_apart_at_each_point(fn, most, monkeypatch):
+    """They are stored where they belong, or aten puts them there. Those that must be stored are
+    also where a kernel could tell them apart."""
     monkeypatch.setattr(facts, "FAST", {"cpu"})
     monkeypatch.setattr(facts, "FEW_PARTS", 4)
-    monkeypatch.setattr(facts, "MANY_PARTS", 8)
+    monkeypatch.setattr(facts, "MANY_PARTS", most)
     inputs = list(torch.randn(9 if fn is many_inputs else 2, 4, 16, 24))
     plan = schedule_graph(trace(fn, *inputs), check=True)
     assert all(sum(type(n) is Store for n in k.body) in (1, 9) for k in kernels(plan))
-    assert all(sum(type(n) is Load for n in k.body) < 20 for k in kernels(plan))
+    loads = [sum(type(n) is Load for n in k.body) for k in kernels(plan)]
+    assert max(loads) < 20 and (fn is many_inputs or loads[-1] == 1)
     calls = [s.target for s in plan.steps if isinstance(s, ExternCall)]
     assert (torch.ops.aten.cat.default in calls) is (fn is many_inputs)
     torch.testing.assert_close(run_plan(plan, inputs), [fn(*inputs)])

@@ -148,14 +148,14 @@ class Facts:
         self.crowded: list[fx.Node] = []  # concatenations that aten does better
         for node in gm.graph.find_nodes(op="call_function", target=aten.cat.default):
             most = MANY_PARTS if self.device(node).type in FAST else MANY_PIECES
-            crowded = self.told_apart(node) > most
-            if self._rule[node] is None or not (crowded or node in self.materialised):
+            many = self.told_apart(node)
+            least = 0 if many > most else 1 if node in self.materialised else many
+            if self._rule[node] is None or not (many or least):
                 continue
-            found = places(self, node, crowded) if inline else {}
-            self.placed |= found
-            if found:
+            if found := places(self, node, least) if inline else {}:
+                self.placed |= found
                 self.materialised.add(node)
-            elif crowded:
+            elif not least:
                 self.crowded.append(node)
         self.wholes = {place.whole for place in self.placed.values()}
         for node in self.nodes:

@@ -38,17 +38,16 @@ class Place:
         return replace(member, at=(*at, *member.at[self.dim + 1 :]))
 
 
-def places(facts: Facts, whole: fx.Node, crowded: bool = False) -> dict[fx.Node, Place]:
+def places(facts: Facts, whole: fx.Node, least: int = 1) -> dict[fx.Node, Place]:
     """Where the parts lie that ``whole`` concatenates; nothing where they stay apart: one is an
-    input or read elsewhere, or none has to be stored and the kernel may compute them all, if they
-    are not too many (``crowded``)."""
+    input or read elsewhere, or fewer than ``least`` have to be stored in any case."""
     given, dim = argument(whole, 0, "tensors"), argument(whole, 1, "dim", 0)
     assert isinstance(given, (list, tuple)) and isinstance(dim, int)
     info = facts.info(whole)
     dim %= len(info.shape)
     found: dict[fx.Node, Place] = {}
     start: Index = ix.ZERO
-    stored = crowded
+    stored = 0
     for part in given:
         assert isinstance(part, fx.Node)
         own, rule = facts.info(part), facts.rule(part)
@@ -59,7 +58,17 @@ def places(facts: Facts, whole: fx.Node, crowded: bool = False) -> dict[fx.Node,
             return {}
         if not isinstance(rule, Pointwise | Reduction) or ix.ZERO in own.shape:
             return {}
-        stored |= isinstance(rule, Reduction) or facts.body(part).may_fail
+        stored += _is_stored(facts, part)
         found[part] = Place(whole, dim, start)
         start = ix.add(start, own.shape[dim])
-    return found if stored else {}
+    return found if stored >= least else {}
+
+
+def _is_stored(facts: Facts, part: fx.Node) -> bool:
+    """Whether kernels store ``part`` in any case, or what it is computed of alone."""
+    rule = facts.rule(part)
+    if isinstance(rule, Reduction) or facts.body(part).may_fail:
+        return True
+    alone = (a for a in part.all_input_nodes if facts.users(a) == [part])
+    own = isinstance(rule, Pointwise) and not rule.moves
+    return own and any(isinstance(facts.rule(a), Reduction) for a in alone)
