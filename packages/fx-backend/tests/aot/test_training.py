@@ -144,6 +144,37 @@ def test_masks_without_dense_rows_are_laid_out_for_fused_kernels(name, rng, drop
         assert mine.stride() == true.stride()
 
 
+@pytest.mark.parametrize("shared", [(2, 1), (1, 3), (1, 1)])
+@pytest.mark.parametrize("needed", [False, True])
+def test_keys_that_heads_share_by_broadcasting_take_a_fused_kernel(shared, needed, monkeypatch):
+    def choose(q, k, v, mask, *rest, **more):
+        return 2 if q.shape[:2] == k.shape[:2] == v.shape[:2] else 0
+
+    monkeypatch.setattr(attention, "fused_attention_choice", choose)
+    taken, call = [], attention.scaled_dot_product_attention
+    spy = lambda *args, **more: taken.append(args) or call(*args, **more)  # noqa: E731
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", spy)
+
+    def fn(q, k, v, mask):
+        return (F.scaled_dot_product_attention(q.transpose(1, 2), k, v, mask),)
+
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()
+    inputs = [leaf(2, 4, 3, 8), leaf(*shared, 4, 8, seed=1), leaf(*shared, 4, 8, seed=2), mask]
+    inputs = inputs if needed else [t.detach() for t in inputs]
+    run = compiled(fx.symbolic_trace(fn), *inputs)
+    assert choose(*taken[-1]) == 2
+    with sdpa_kernel(SDPBackend.MATH):
+        ours, theirs = again(inputs), again(inputs)
+        mine, true = run(*ours)[0], fn(*theirs)[0]
+    close(mine.detach(), true.detach())
+    assert mine.stride() == true.stride()
+    if needed:
+        mine.square().sum().backward()
+        true.square().sum().backward()
+        for one, other in zip(ours[:3], theirs[:3], strict=True):
+            close(one.grad, other.grad)
+
+
 def test_a_mask_without_elements_stays_as_it_is(monkeypatch):
     monkeypatch.setattr(attention, "fused_attention_choice", choose)
 

@@ -88,13 +88,14 @@ class Attention:
         if guards.varying_floats(scaled_dot_product_attention, (), more):
             query = query * (more.pop("scale") * query.shape[-1] ** 0.5)  # undone by the kernel's
         given = _Operands(query, key, value, attn_mask, float(dropout_p), is_causal, more)
-        if not (torch.is_grad_enabled() and any(t.requires_grad for t in given.tensors())):
-            return _run(given)
-        simpler = self._without_mask(given) or self._with_dense_mask(given)
-        if simpler is None:
-            return _run(given, _offers(given))
-        expected = self._described(given)
-        result = _run(simpler, _offers(simpler))
+        wide = given if self._draws_as_eager(given) else _spread(given)
+        simpler = wide
+        if differs := torch.is_grad_enabled() and any(t.requires_grad for t in given.tensors()):
+            simpler = self._without_mask(wide) or self._with_dense_mask(wide) or wide
+        offers = _offers(simpler) if differs else []  # else the graph holds the call as it is
+        if simpler is given:
+            return _run(given, offers)
+        expected, result = self._described(given), _run(simpler, offers)
         return result if result.stride() == expected.stride() else _laid_out_as(expected, result)
 
     def _without_mask(self, given: _Operands) -> _Operands | None:
@@ -151,6 +152,19 @@ def _laid_out_as(expected: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     order = order_of(expected.shape, expected.stride())
     back = [order.index(axis) for axis in range(len(order))]
     return result.permute(order).contiguous().permute(back).clone()  # no view, as the kernel's
+
+
+def _spread(given: _Operands) -> _Operands:
+    """The call with keys and values that heads or batches share by broadcasting said to be those
+    of each, where torch would store all scores for it alone: no other kernel broadcasts."""
+    lead, others = given.query.shape[:-2], (given.key, given.value)
+    fits = all(t.dim() == len(lead) + 2 for t in others) and not given.more.get("enable_gqa")
+    shared = fits and any(t.shape[:-2] != lead for t in others)
+    if not shared or any(t.shape[i] not in (1, n) for t in others for i, n in enumerate(lead)):
+        return given
+    key, value = (t.expand(*lead, *t.shape[-2:]) for t in others)
+    wide = replace(given, key=key, value=value)
+    return wide if _stores_scores(_offers(given)) and not _stores_scores(_offers(wide)) else given
 
 
 def _broadcasts(given: _Operands) -> bool:

@@ -169,8 +169,7 @@ def _plain(*tensors: Tensor) -> bool:
 
 @rule(aten._softmax_backward_data.default)
 def _softmax(m: Mode, grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Any:
-    grad = row_major(m, grad)
-    if not _plain(grad, result):
+    if not _plain(grad := row_major(m, grad), result):
         return NotImplemented
     out = up(m, result)
     product = mul(m, up(m, grad), out)
@@ -179,8 +178,7 @@ def _softmax(m: Mode, grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype
 
 @rule(aten._log_softmax_backward_data.default)
 def _log_softmax(m: Mode, grad: Tensor, result: Tensor, dim: int, dtype: torch.dtype) -> Any:
-    grad = row_major(m, grad)
-    if not _plain(grad, result):
+    if not _plain(grad := row_major(m, grad), result):
         return NotImplemented
     wide = up(m, grad)
     return to(m, sub(m, wide, mul(m, exp(m, up(m, result)), total(m, wide, [dim]))), dtype)

@@ -252,20 +252,10 @@ def _batch_norm(
 
 
 @rule(aten.native_batch_norm.default)
-def _native_batch_norm(
-    m: Mode,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Any:
+def _native_batch_norm(m: Mode, x: Tensor, weight: Any, bias: Any, *statistics: Any) -> Any:
+    running_mean, running_var, training, *_ = statistics
     if not training or running_mean is None or running_var is None:
         return NotImplemented
-    statistics = running_mean, running_var, True, momentum, eps
     return m.call(aten._native_batch_norm_legit.default, x, weight, bias, *statistics)
 
 
