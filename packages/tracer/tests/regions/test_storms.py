@@ -339,3 +339,45 @@ def test_a_method_of_a_new_object_that_waits_for_a_break_is_no_other_one(fn):
     for _ in range(12):
         assert repr(compiled(x, "ab")) == repr(fn(x, "ab"))
     assert len(compiled._torchsmith_region.log.frames) <= 3
+
+
+class Told(nn.Module):
+    """A layer with a break inside, of its own width."""
+
+    def __init__(self, width, scales=(1.0,)):
+        super().__init__()
+        self.scales = list(scales)
+        self.inner = nn.Linear(width, width + 1)
+
+    def forward(self, x):
+        y = self.inner(x)
+        torch._dynamo.graph_break()
+        return y.relu() * self.scales[0]
+
+
+@pytest.mark.parametrize("layers", [20, 60])
+def test_layers_with_a_break_inside_have_a_version_each_up_to_a_limit(layers):
+    net = nn.Sequential(*(Told(width) for width in range(1, layers + 1)))
+    compiled = torchsmith_tracer.compile(net, backend="eager")
+    x = torch.randn(2, 1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), net(x))
+    assert [w.category for w in seen if layers == 20] == []
+    frames = len(compiled._torchsmith_region.log.frames)
+    torch.testing.assert_close(compiled(x), net(x))
+    assert len(compiled._torchsmith_region.log.frames) == frames <= 2 * 4 * 8 + layers
+
+
+def test_what_changes_within_one_of_several_modules_is_limited_as_ever():
+    net = nn.Sequential(Told(1), Told(2))
+    compiled = torchsmith_tracer.compile(net, backend="eager")
+    x, made = torch.randn(2, 1), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecompileLimitWarning)
+        for number in range(20):
+            net[0].scales[0] = f"{number}".count("1") + number / 7
+            torch.testing.assert_close(compiled(x), net(x))
+            made.append(len(compiled._torchsmith_region.log.frames))
+    assert made[-1] == made[12]

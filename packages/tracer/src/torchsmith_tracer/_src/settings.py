@@ -30,7 +30,7 @@ class Settings:
         fullgraph: a graph break is an error.
         dynamic: True: sizes and ints are symbolic from the first compile; False: never; None:
             those that changed since the last compile.
-        recompile_limit: how many versions of one code object may exist.
+        recompile_limit: how many versions of one code object may exist for the same modules.
         fail_on_recompile_limit: raise at the limit instead of running eagerly with a warning.
         specialize_int, specialize_float: ints and floats are constants; when False those that
             changed become symbolic.

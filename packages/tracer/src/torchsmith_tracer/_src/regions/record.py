@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torchsmith_guards import Checker, GuardSet, collector, deferred
 from torchsmith_guards.records import FrameRecord, RecompileReason, recorder
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 Function = Callable[..., object]
 _LOOKS_BACK = frozenset(("backward", "autograd", "grad"))  # names of what needs autograd history
+_OF_MODULES = 4  # times as many versions as the limit, where they are of different modules
 GIVE_UP = 64  # misses in a row past the limit after which entries are no longer tried
 
 
@@ -59,6 +61,7 @@ class Entry:
         report: what was captured, for ``explain``.
         edge: a size that varies is 0 or 1 here.
         symbolic: it is for several sizes.
+        modules: addresses of the modules among the arguments that it was made from.
     """
 
     number: int
@@ -67,6 +70,7 @@ class Entry:
     report: FrameReport
     edge: bool = False
     symbolic: bool = False
+    modules: tuple[int, ...] = ()
 
 
 def _generality(entry: Entry) -> int:
@@ -332,10 +336,7 @@ class CodeRecord:
             self.region.log.frames.append(report)
 
     def _matching(self, args: tuple[object, ...]) -> Entry | None:
-        for entry in self.entries:
-            if entry.checker.check(*args):
-                return entry
-        return None
+        return next((entry for entry in self.entries if entry.checker.check(*args)), None)
 
     def _compile(
         self, fn: types.FunctionType, flat: tuple[object, ...], args: tuple[object, ...]
@@ -349,9 +350,12 @@ class CodeRecord:
                 f"{self.code.co_firstlineno}) needs another version, which the stance "
                 f"fail_on_recompile refuses: {why}"
             )
-        # Sizes 0 and 1 have versions of their own, which do not count until there are many.
-        counted = sum(not e.edge for e in self.entries)
-        if max(counted, len(self.entries) // 2) >= settings.recompile_limit:
+        # Sizes 0 and 1 have versions of their own, which do not count until there are many; nor do
+        # those of other modules: layers with a break inside share the code of what follows it.
+        modules = tuple(id(each) for each in flat if issubclass(type(each), torch.nn.Module))
+        alike = [e for e in self.entries if e.modules == modules]
+        counted = max(sum(not e.edge for e in alike), len(alike) // 2)
+        if max(counted, len(self.entries) // _OF_MODULES) >= settings.recompile_limit:
             self._at_limit()
             return None
         number = self._next
@@ -368,7 +372,7 @@ class CodeRecord:
                 entry, fits = self._attempt(fn, flat, args, number, told)
             if not fits:
                 self._repair(entry, fn, args)
-            entry.body = frames.ranged(told, entry.body)
+            entry.body, entry.modules = frames.ranged(told, entry.body), modules
             self._install(sorted([entry, *self.entries], key=_generality))
             frames.finish(told, self, entry)
         return entry
