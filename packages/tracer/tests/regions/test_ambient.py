@@ -1,5 +1,6 @@
 """Compiling is not seen by what the user has made active, and uses nothing of theirs up."""
 
+import contextlib
 import random
 import warnings
 
@@ -36,11 +37,12 @@ def f(x):
 
 
 @pytest.mark.parametrize("mode", [Dispatch, Functions])
-@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("warm", [None, contextlib.nullcontext(), torch.device("cpu")])
 def test_modes_see_the_operators_of_the_program_and_no_others(mode, warm):
     compiled = torchsmith_tracer.compile(f)
-    if warm:
-        compiled(torch.ones(3))
+    if warm is not None:
+        with warm:
+            compiled(torch.ones(3))
     x = torch.ones(3)
     with mode() as eager:
         f(x)

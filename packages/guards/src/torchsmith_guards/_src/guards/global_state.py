@@ -22,6 +22,7 @@ _function_modes: Callable[[], int] = private.function_mode_count
 _dispatch_modes: Callable[[], int] = private.dispatch_mode_count
 _functorch: Callable[[], object] = private.functorch_level
 _forward_level: Callable[[], int] = private.forward_level
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +72,19 @@ class GlobalState:
         """The state of the calling thread now."""
         autocast = _any_autocast()
         deterministic = _deterministic()
-        modes = [private.function_mode_at(i) for i in range(_function_modes())]
+        found = [private.function_mode_at(i) for i in range(_function_modes())]
+        modes = tuple((type(m), private.mode_device(m)) for m in found)
         return GlobalState(
             grad_enabled=_grad_enabled(),
             inference_mode=_inference_enabled(),
             autocast=_autocast_states() if autocast else (),
             autocast_cache=autocast and _autocast_cache(),
             default_dtype=_default_dtype(),
-            # Without a mode there is no device context, and asking costs microseconds.
-            default_device=torch.get_default_device() if modes else torch.device("cpu"),
+            # Asked in a device context only: it costs microseconds, and a mode would be told of it.
+            default_device=torch.get_default_device() if any(d for _, d in modes) else _CPU,
             deterministic=deterministic,
             deterministic_warn_only=deterministic and _warn_only(),
-            function_modes=tuple((type(m), private.mode_device(m)) for m in modes),
+            function_modes=modes,
             torch_function_enabled=private.torch_function_enabled(),
             dispatch_modes=_dispatch_modes(),
             functorch=_functorch() is not None or _forward_level() >= 0,
