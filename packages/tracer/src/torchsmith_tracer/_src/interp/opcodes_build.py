@@ -61,7 +61,7 @@ def _list_append(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _list_extend(tx: Trace, frame: Frame, ins: Instruction) -> None:
     items = frame.pop()
     target = cast("ListValue", frame.stack[-ins.arg])
-    new = tx.interp.unpack_for(items, "Value after * must be an iterable, not {}")
+    new = tx.interp.unpack(items, "Value after * must be an iterable, not {}")
     target.extend(tx, new)
 
 
@@ -75,7 +75,7 @@ def _set_add(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _set_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
     items = frame.pop()
     target = cast("SetValue", frame.stack[-ins.arg])
-    for item in tx.interp.unpack(items):
+    for item in tx.interp.each(items):
         target.add(tx, item)
 
 
@@ -124,7 +124,7 @@ def _unpack_sequence(tx: Trace, frame: Frame, ins: Instruction) -> None:
 def _unpack_ex(tx: Trace, frame: Frame, ins: Instruction) -> None:
     value = frame.pop()
     before, after = ins.arg & 0xFF, ins.arg >> 8
-    items = tx.interp.unpack_for(value, "cannot unpack non-iterable {} object")
+    items = tx.interp.unpack(value, "cannot unpack non-iterable {} object")
     if len(items) < before + after:
         message = (
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

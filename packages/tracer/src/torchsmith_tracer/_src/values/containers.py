@@ -10,7 +10,7 @@ import sys
 from collections import deque, namedtuple
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torchsmith_guards import IndexedSource, ItemSource, Source, hint_of
@@ -340,10 +340,17 @@ class ListValue(SequenceValue):
         tx.journal.mutate(self, lambda: setattr(self, "growing", unread))
         self.growing = replace(unread, tail=unread.tail + items)
 
+    def take(self, tx: Trace, items: Value) -> None:
+        """``list.extend`` with anything that can be iterated, maybe this list itself."""
+        if isinstance(items, SequenceValue) or items.base_value() is self:
+            return self.extend(tx, cast("SequenceValue", items.base_value()).items)
+        for item in tx.interp.each(items):
+            self.append(tx, item)
+
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
         if isinstance(key, SliceValue):
             items = list(self.items)
-            new = tx.interp.unpack_for(value, "can only assign an iterable")
+            new = tx.interp.unpack(value, "can only assign an iterable")
             tx.interp.hosted(items.__setitem__, key.as_slice(tx), new)
             self.replace(tx, items)
             return
@@ -363,7 +370,7 @@ class ListValue(SequenceValue):
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
         if op == "iadd":
-            self.extend(tx, tx.interp.unpack(other))
+            self.take(tx, other)
             return self
         if op == "imul":
             if (items := self._repeated(tx, other)) is None:

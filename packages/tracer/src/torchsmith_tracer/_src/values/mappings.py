@@ -485,7 +485,7 @@ def elements(tx: Trace, value: Value) -> Elements:
     base = value.base_value()
     if isinstance(base, SetValue):
         return dict(base.table)
-    return SetValue.of(tx, tx.interp.unpack_for(value, "{!r} object is not iterable")).table
+    return SetValue.of(tx, tx.interp.each(value)).table
 
 
 def compare_keys(op: str, a: dict[object, Value], b: dict[object, Value]) -> bool:

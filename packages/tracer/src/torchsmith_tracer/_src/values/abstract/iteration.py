@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from torchsmith_tracer._src.breaks.signals import ObservedException
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
@@ -17,11 +20,7 @@ class Iteration(Part):
 
     def contains_by_iteration(self, container: Value, item: Value) -> Value:
         """``item in container`` for containers without ``__contains__``."""
-        if not self.is_iterable(container):
-            message = f"argument of type {container.type_name!r} is not iterable"
-            raise self.interp.error(TypeError, message)
-        it = container.iter(self.tx)
-        while (value := self.step(it)) is not None:
+        for value in self.each(container, "argument of type {!r} is not iterable"):
             if self.interp.equal(value, item):
                 return TRUE
         return FALSE
@@ -64,26 +63,22 @@ class Iteration(Part):
                 return None
             raise
 
-    def unpack(self, value: Value) -> list[Value]:
+    def unpack(self, value: Value, message: str = "{!r} object is not iterable") -> list[Value]:
         """``list(value)`` as host list of values."""
         if isinstance(value, SequenceValue):
             return value.unpack(self.tx)
-        it = value.iter(self.tx)
-        if isinstance(it, RangeIterator):
-            items: list[Value] = [ConstantValue(i) for i in it.range[it.index :]]
-            it.move(self.tx, it.count)
-            return items
-        out: list[Value] = []
-        while (item := self.step(it)) is not None:
-            out.append(item)
-        return out
+        return list(self.each(value, message))
 
-    def unpack_for(self, value: Value, message: str) -> list[Value]:
-        """``unpack`` with another message for what is not iterable; ``{}`` is its type."""
-        if not isinstance(value, SequenceValue) and not self.is_iterable(value):
-            name = value.type_name
-            raise self.interp.error(TypeError, message.format(name))
-        return self.unpack(value)
+    def each(self, value: Value, message: str = "{!r} object is not iterable") -> Iterator[Value]:
+        """The items of ``value``, each asked for when the one before has been used, as C code does
+        that fills a container: an exception of the iterator, or of the use, leaves the rest.
+        ``message`` is for what is not iterable; ``{}`` is its type."""
+        if not self.is_iterable(value):
+            raise self.interp.error(TypeError, message.format(value.type_name))
+        it = value.iter(self.tx)
+        if isinstance(it, RangeIterator) and it is not value:
+            return map(ConstantValue, it.range)
+        return iter(lambda: self.step(it), None)
 
     def is_iterable(self, value: Value) -> bool:
         """Whether ``iter(value)`` has a chance."""
@@ -96,21 +91,10 @@ class Iteration(Part):
 
     def unpack_exactly(self, value: Value, count: int) -> list[Value]:
         """The items of ``a, b = value``."""
-        if isinstance(value, SequenceValue):
-            items = value.unpack(self.tx)
-            if len(items) > count:
-                raise self.interp.error(ValueError, f"too many values to unpack (expected {count})")
-        else:
-            if not self.is_iterable(value):
-                raise self.interp.error(
-                    TypeError, f"cannot unpack non-iterable {value.type_name} object"
-                )
-            it = value.iter(self.tx)
-            items = []
-            while len(items) < count and (item := self.step(it)) is not None:
-                items.append(item)
-            if len(items) == count and self.step(it) is not None:
-                raise self.interp.error(ValueError, f"too many values to unpack (expected {count})")
+        found = self.each(value, "cannot unpack non-iterable {} object")
+        items = list(islice(found, count))
+        if len(items) == count and next(found, None) is not None:
+            raise self.interp.error(ValueError, f"too many values to unpack (expected {count})")
         if len(items) < count:
             message = f"not enough values to unpack (expected {count}, got {len(items)})"
             raise self.interp.error(ValueError, message)
@@ -137,10 +121,10 @@ class Iteration(Part):
                 if type(base) is DictValue and len(base.table) != size:
                     raise self.interp.error(RuntimeError, "dict mutated during update")
         elif self.is_mapping(source):
-            for key in self.unpack(self.interp.call(source.getattr(self.tx, "keys"), [])):
+            for key in self.each(self.interp.call(source.getattr(self.tx, "keys"), [])):
                 target.put(self.tx, key, source.getitem(self.tx, key))
         else:
-            for i, item in enumerate(self.unpack_for(source, "{!r} object is not iterable")):
+            for i, item in enumerate(self.each(source)):
                 if not self.is_iterable(item):
                     message = (
                         f"cannot convert dictionary update sequence element #{i} to a sequence"

@@ -132,7 +132,7 @@ def _items(tx: Trace, iterable: Value | None) -> list[Value]:
         return []
     if isinstance(iterable, SequenceValue):
         return list(iterable.items)  # untouched elements stay lazy
-    return tx.interp.unpack_for(iterable, "{!r} object is not iterable")
+    return tx.interp.unpack(iterable)
 
 
 constructor(list)(lambda tx, iterable=None, /: ListValue(_items(tx, iterable)))

@@ -37,7 +37,7 @@ def _call_partial(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> V
 
 @builtin(collections._count_elements)  # type: ignore[attr-defined]
 def _count_elements(tx: Trace, mapping: Value, iterable: Value, /) -> Value:
-    for item in tx.interp.unpack(iterable):
+    for item in tx.interp.each(iterable):
         getter = mapping.getattr(tx, "get")
         count = tx.interp.call(getter, [item, ConstantValue(0)])
         mapping.setitem(tx, item, tx.interp.binary("add", count, ConstantValue(1)))

@@ -8,7 +8,7 @@ import operator
 import types
 import typing
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torchsmith_guards import GuardKind, class_dict
@@ -175,13 +175,17 @@ def _sum(tx: Trace, iterable: Value, /, start: Value = ZERO) -> Value:
         text = issubclass(start.python_type(), str)
         kind, join = ("strings", "''.join(seq)") if text else ("bytes", "b''.join(seq)")
         raise tx.interp.error(TypeError, f"sum() can't sum {kind} [use {join} instead]")
-    items = tx.interp.unpack_for(iterable, "{!r} object is not iterable")
-    if isinstance(start, ConstantValue) and all(type(v) is ConstantValue for v in items):
-        return tx.interp.fold(sum, [cast("ConstantValue", v).value for v in items], start.value)
     total = start
-    for item in items:
+    numbers: list[Any] = [start.value] if isinstance(start, ConstantValue) else []
+    for item in tx.interp.each(iterable):
+        if numbers and type(item) is ConstantValue and isinstance(item.value, int | float):
+            numbers.append(item.value)  # the host adds them, with its rounding
+            continue
+        if numbers:
+            total = tx.interp.fold(sum, numbers[1:], numbers[0])
+            numbers = []
         total = tx.interp.binary("add", total, item)
-    return total
+    return tx.interp.fold(sum, numbers[1:], numbers[0]) if numbers else total
 
 
 def _extreme(fn: Callable[..., object], op: str) -> None:
@@ -192,20 +196,19 @@ def _extreme(fn: Callable[..., object], op: str) -> None:
         if not args:
             raise tx.interp.error(TypeError, f"{name} expected at least 1 argument, got 0")
         if len(args) == 1:
-            items = tx.interp.unpack_for(args[0], "{!r} object is not iterable")
+            items = tx.interp.each(args[0])
         elif default is None:
-            items = list(args)
+            items = iter(args)
         else:
             text = f"Cannot specify a default for {name}() with multiple positional arguments"
             raise tx.interp.error(TypeError, text)
-        if not items:
-            if default is not None:
-                return default
-            why = "arg is an empty sequence" if VERSION < (3, 12) else "iterable argument is empty"
-            raise tx.interp.error(ValueError, f"{name}() {why}")
-        keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
-        best, best_key = items[0], keys[0]
-        for item, item_key in zip(items[1:], keys[1:], strict=True):
+        best: Value | None = None
+        best_key: Value | None = None
+        for item in items:
+            item_key = item if tx.interp.is_none(key) else tx.interp.call(key, [item])
+            if best is None or best_key is None:
+                best, best_key = item, item_key
+                continue
             chosen = None
             if tx.interp.is_none(key) and any(isinstance(v, SymNumValue) for v in (best, item)):
                 chosen = number_builtin(tx, fn, [best, item], {})
@@ -213,7 +216,10 @@ def _extreme(fn: Callable[..., object], op: str) -> None:
                 best = best_key = chosen
             elif tx.interp.truth(tx.interp.compare(op, item_key, best_key)):
                 best, best_key = item, item_key
-        return best
+        if (best := best or default) is not None:
+            return best
+        why = "arg is an empty sequence" if VERSION < (3, 12) else "iterable argument is empty"
+        raise tx.interp.error(ValueError, f"{name}() {why}")
 
 
 _extreme(min, "lt")
@@ -225,11 +231,7 @@ _extreme(max, "gt")
 
 def _has_item(tx: Trace, iterable: Value, truth: bool) -> bool:
     """Whether an item has this truth value; no item after it is asked for."""
-    it = iterable.iter(tx)
-    while (item := tx.interp.step(it)) is not None:
-        if tx.interp.truth(item) == truth:
-            return True
-    return False
+    return any(tx.interp.truth(item) == truth for item in tx.interp.each(iterable))
 
 
 builtin(any)(lambda tx, iterable, /: ConstantValue(_has_item(tx, iterable, True)))
@@ -265,7 +267,7 @@ def sort(tx: Trace, items: list[Value], key: Value, reverse: Value) -> list[Valu
 
 @builtin(sorted)
 def _sorted(tx: Trace, iterable: Value, /, *, key: Value = NONE, reverse: Value = FALSE) -> Value:
-    items = tx.interp.unpack_for(iterable, "{!r} object is not iterable")
+    items = tx.interp.unpack(iterable)
     return ListValue(sort(tx, items, key, reverse))
 
 

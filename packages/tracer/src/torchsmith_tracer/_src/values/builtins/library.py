@@ -16,7 +16,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torchsmith_guards import AttrSource, PinnedSource, Source
@@ -93,26 +93,20 @@ def _delitem(tx: Trace, obj: Value, key: Value, /) -> Value:
     return NONE
 
 
+_NOT_SEARCHED = "argument of type {!r} is not iterable"
+
+
 @builtin(operator.countOf)
 def _count_of(tx: Trace, obj: Value, item: Value, /) -> Value:
-    return ConstantValue(sum(tx.interp.equal(v, item) for v in _searched(tx, obj)))
+    return ConstantValue(sum(tx.interp.equal(v, item) for v in tx.interp.each(obj, _NOT_SEARCHED)))
 
 
 @builtin(operator.indexOf)
 def _index_of(tx: Trace, obj: Value, item: Value, /) -> Value:
-    for i, value in enumerate(_searched(tx, obj)):
+    for i, value in enumerate(tx.interp.each(obj, _NOT_SEARCHED)):
         if tx.interp.equal(value, item):
             return ConstantValue(i)
     raise tx.interp.error(ValueError, "sequence.index(x): x not in sequence")
-
-
-def _searched(tx: Trace, obj: Value) -> Iterator[Value]:
-    """The items one by one: what comes after the one that is found stays in an iterator."""
-    if not tx.interp.is_iterable(obj):
-        raise tx.interp.error(TypeError, f"argument of type {obj.type_name!r} is not iterable")
-    it = obj.iter(tx)
-    while (item := tx.interp.step(it)) is not None:
-        yield item
 
 
 builtin(operator.length_hint)(traced(PYTHON_OPERATOR["length_hint"]))
@@ -124,7 +118,7 @@ builtin(operator.length_hint)(traced(PYTHON_OPERATOR["length_hint"]))
 @builtin(math.prod)
 def _prod(tx: Trace, iterable: Value, /, *, start: Value = ConstantValue(1)) -> Value:  # noqa: B008
     total = start
-    for item in tx.interp.unpack(iterable):
+    for item in tx.interp.each(iterable):
         total = tx.interp.binary("mul", total, item)
     return total
 

@@ -296,7 +296,7 @@ _of_code("co_lines")
 def _join(tx: Trace, self: Value, iterable: Value, /) -> Value:
     separator = tx.interp.concrete(self)
     assert isinstance(separator, str)
-    items = tx.interp.unpack_for(iterable, "can only join an iterable")
+    items = tx.interp.unpack(iterable, "can only join an iterable")
     texts: list[Value] = []
     for i, item in enumerate(items):
         if not issubclass(item.python_type(), str):

@@ -107,16 +107,7 @@ def _append(tx: Trace, self: Value, item: Value, /) -> Value:
 @method(list, "extend")
 @method(collections.deque, "extend")
 def _extend(tx: Trace, self: Value, items: Value, /) -> Value:
-    target = _list(self)
-    if isinstance(items, SequenceValue) or items.base_value() is target:
-        target.extend(tx, _seq(items).items)
-        return NONE
-    if not tx.interp.is_iterable(items):
-        raise tx.interp.error(TypeError, f"{items.type_name!r} object is not iterable")
-    it = items.iter(tx)
-    # Item by item: what came before an exception of the iterator stays.
-    while (item := tx.interp.step(it)) is not None:
-        target.append(tx, item)
+    _list(self).take(tx, items)
     return NONE
 
 
@@ -156,10 +147,7 @@ def _reversed(tx: Trace, self: Value, /) -> Value:
 @method(list, "__init__")
 def _list_init(tx: Trace, self: Value, iterable: Value | None = None, /) -> Value:
     _list(self).replace(tx, [])
-    if iterable is not None:
-        items = tx.interp.unpack_for(iterable, "{!r} object is not iterable")
-        _list(self).replace(tx, items)
-    return NONE
+    return NONE if iterable is None else _extend(tx, self, iterable)
 
 
 @method(collections.deque, "__init__")
@@ -178,7 +166,7 @@ def _deque_init(
 @method(collections.deque, "extendleft")
 def _extendleft(tx: Trace, self: Value, items: Value, /) -> Value:
     mine = items.base_value() is _list(self)
-    for item in list(_seq(self).items) if mine else tx.interp.unpack(items):
+    for item in list(_seq(self).items) if mine else tx.interp.each(items):
         tx.interp.call(self.base_value().getattr(tx, "appendleft"), [realize(tx, item)])
     return NONE
 

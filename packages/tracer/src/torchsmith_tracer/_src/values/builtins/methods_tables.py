@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from typing import Any, cast
 
 from torchsmith_tracer._src.trace import Trace
@@ -171,7 +172,7 @@ def _fromkeys(tx: Trace, cls: Value, iterable: Value, value: Value = NONE, /) ->
     if cls.obj is dict:
         return DictValue({h: (k, value) for h, k in elements(tx, iterable).items()})
     new = tx.interp.call(cls, [])
-    for key in tx.interp.unpack(iterable):
+    for key in tx.interp.each(iterable):
         new.setitem(tx, key, value)
     return new
 
@@ -209,12 +210,17 @@ def _table(tx: Trace, value: Value) -> dict[object, Value]:
     return base.table if isinstance(base, SetValue) else elements(tx, value)
 
 
+def _keyed(tx: Trace, value: Value) -> Iterable[tuple[object, Value]]:
+    """The elements of any iterable with the keys of their hashes, each taken in its turn."""
+    if type(value) is DictValue or isinstance(value.base_value(), SetValue):
+        return list(elements(tx, value).items())
+    return ((tx.interp.hash_key(item), item) for item in tx.interp.each(value))
+
+
 @method(set, "__init__")
 def _set_init(tx: Trace, self: Value, iterable: Value | None = None, /) -> Value:
     _set(self).replace(tx, {})
-    if iterable is not None:
-        _set(self).replace(tx, dict(_table(tx, iterable)))
-    return NONE
+    return NONE if iterable is None else _set_update(tx, self, iterable)
 
 
 @method(set, "add")
@@ -225,13 +231,15 @@ def _add(tx: Trace, self: Value, item: Value, /) -> Value:
 
 @method(set, "discard")
 def _discard(tx: Trace, self: Value, item: Value, /) -> Value:
-    target = _set(self)
-    key = element_key(tx, item)
+    _drop(tx, _set(self), element_key(tx, item))
+    return NONE
+
+
+def _drop(tx: Trace, target: SetValue, key: object) -> None:
     if look_up(target, key) is not None:
         table = dict(target.table)
         del table[held_key(key)]
         target.replace(tx, table)
-    return NONE
 
 
 @method(set, "remove")
@@ -269,18 +277,38 @@ def _set_copy(tx: Trace, self: Value, /) -> Value:
 @method(set, "update")
 def _set_update(tx: Trace, self: Value, /, *others: Value) -> Value:
     for other in others:
-        for key, item in list(_table(tx, other).items()):
+        for key, item in _keyed(tx, other):
             _set(self).add_as(tx, key, item)
     return NONE
 
 
-def _fold(tx: Trace, self: Value, op: str, others: tuple[Value, ...]) -> dict[object, Value]:
-    current: Value = SetValue(dict(_set(self).table), None, _set(self).cls)
+@method(set, "difference_update")
+def _set_difference_update(tx: Trace, self: Value, /, *others: Value) -> Value:
     for other in others:
-        result = current.binary(tx, op, SetValue(_table(tx, other)))
+        for key, _ in _keyed(tx, other):
+            _drop(tx, _set(self), key)
+    return NONE
+
+
+def _fold(tx: Trace, self: Value, op: str, others: tuple[Value, ...]) -> dict[object, Value]:
+    current = SetValue(dict(_set(self).table), None, _set(self).cls)
+    for other in others:
+        known = op != "and_" or isinstance(other.base_value(), SetValue)
+        theirs = SetValue(_table(tx, other)) if known else _common(tx, current, other)
+        result = current.binary(tx, op, theirs)
         assert result is not None
-        current = result
-    return cast("SetValue", current).table
+        current = cast("SetValue", result)
+    return current.table
+
+
+def _common(tx: Trace, mine: SetValue, other: Value) -> SetValue:
+    """What both have; like CPython, it asks ``other`` for no more when it has found all."""
+    found = SetValue({})
+    for key, item in _keyed(tx, other):
+        if look_up(mine, key) is not None and claim(found, key, item)[1]:
+            if len(found.table) == len(mine.table):
+                break
+    return found
 
 
 def _operation(name: str, op: str) -> None:
@@ -294,7 +322,7 @@ def _operation(name: str, op: str) -> None:
     one = op == "xor"  # takes one other only
     for cls in (set, frozenset):
         method(cls, name)((lambda tx, self, other, /: fresh(tx, self, other)) if one else fresh)
-    if op != "or_":
+    if op in ("and_", "xor"):
         changing = (lambda tx, self, other, /: change(tx, self, other)) if one else change
         method(set, name + "_update")(changing)
 
@@ -317,16 +345,13 @@ _relation("issubset", "le")
 _relation("issuperset", "ge")
 
 
-@method(set, "isdisjoint")
-@method(frozenset, "isdisjoint")
 def _isdisjoint(tx: Trace, self: Value, other: Value, /) -> Value:
-    return bool_value(not (_set(self).table.keys() & _table(tx, other).keys()))
+    mine = self.base_value()
+    if not isinstance(mine, SetValue):
+        mine = SetValue.of(tx, tx.interp.unpack(self))
+    return bool_value(all(look_up(mine, key) is None for key, _ in _keyed(tx, other)))
 
 
-for _part in ("keys", "items"):
-    _kind = type(getattr({}, _part)())
-    method(_kind, "isdisjoint")(
-        lambda tx, self, other, /: bool_value(
-            not (SetValue.of(tx, tx.interp.unpack(self)).table.keys() & _table(tx, other).keys())
-        )
-    )
+_SETS: list[type] = [set, frozenset, type({}.keys()), type({}.items())]
+for _kind in _SETS:
+    method(_kind, "isdisjoint")(_isdisjoint)
