@@ -1,4 +1,4 @@
-"""Graphs that make a tensor require a gradient and give it back, as before a break."""
+"""Graphs that make a tensor of the program, or one that they return, require a gradient."""
 
 import pytest
 import torch
@@ -32,6 +32,17 @@ def switched(pos):
     return own[0], (own * layer(own)).sum(), own
 
 
+def argument(pos):
+    return (layer(pos.requires_grad_()) * pos).sum(), pos.exp()
+
+
+def forces_of_argument(pos):
+    first = pos * 2
+    pos.requires_grad_(True)
+    energy = layer(pos + first).tanh().sum()
+    return energy, *torch.autograd.grad(energy, pos, create_graph=True)
+
+
 def hooked(pos):
     own = pos.detach().clone().requires_grad_()
     own.register_hook(lambda grad: grad * 3)
@@ -47,15 +58,15 @@ def test_a_hook_on_it_is_its_own():
         torch.testing.assert_close(own.grad, 3 * (pos + 1))
 
 
-@pytest.mark.parametrize("fn", [forces, offset, parameter, switched])
+@pytest.mark.parametrize("fn", [forces, offset, parameter, switched, argument, forces_of_argument])
 def test_gradients_reach_it_and_go_no_further(fn):
     torchsmith.clear_metrics()
     compiled = torchsmith.compile(fn, options={"strict": True})
     for seed in range(3):
         pos = torch.randn(4, 3, dtype=torch.double, generator=torch.manual_seed(seed))
-        pos.requires_grad_(seed == 2)
         sides = []
         for run in (compiled, fn):
+            pos.requires_grad_(seed == 2)
             results = run(pos)
             sum(x.sum() for x in results).backward()
             looks = [(x.requires_grad, x.is_leaf) for x in results]

@@ -399,7 +399,8 @@ def trace_joint(
         collector = _Collector(joint, mode)
         joint.results = tuple(collector.run(flat))
     with trace.fake_mode, mode:
-        _find_saved(joint, collector.made, collector.shown)
+        switched = owners.keys() - map(id, places)  # inputs, once the graph makes leaves of them
+        _find_saved(joint, collector.made | switched, collector.shown)
     if joint.differentiable:
         # A later backward pass, for other tangents, may ask for sizes that the first does not.
         joint.outputs += [n for n in trace.recorder.symbols.known() if n not in joint.outputs]
