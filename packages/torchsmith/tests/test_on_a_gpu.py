@@ -203,13 +203,22 @@ def edges(x, weight):
     return points, F.embedding(ends[0], points)
 
 
+def of_shared_keys(x, weight):
+    """Two heads of queries, and keys and values of one for both."""
+    q, k = (x @ weight).unflatten(-1, (2, 8)).transpose(1, 2), x[:, None, :, :8]
+    masked = F.scaled_dot_product_attention(q, k, k.sin(), q.new_ones(24, 24).tril().bool())
+    return masked, F.scaled_dot_product_attention(q, k, k.cos())
+
+
 def of_odds(x, weight):
     y = x @ weight
     return F.binary_cross_entropy_with_logits(y, x.sigmoid(), pos_weight=weight[0].detach().exp())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("fn", [causal, of_patches, resized, pooled, edges, of_odds])
+@pytest.mark.parametrize(
+    "fn", [causal, of_patches, resized, pooled, edges, of_odds, of_shared_keys]
+)
 def test_values_and_gradients(fn, dtype):
     """Beside a reference in double precision, as near as eager."""
     compiled = torchsmith.compile(fn, options={"strict": True})

@@ -145,8 +145,11 @@ def test_masks_without_dense_rows_are_laid_out_for_fused_kernels(name, rng, drop
 
 
 @pytest.mark.parametrize("shared", [(2, 1), (1, 3), (1, 1)])
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("needed", [False, True])
-def test_keys_that_heads_share_by_broadcasting_take_a_fused_kernel(shared, needed, monkeypatch):
+def test_keys_that_heads_share_by_broadcasting_take_a_fused_kernel(
+    shared, needed, masked, monkeypatch
+):
     def choose(q, k, v, mask, *rest, **more):
         return 2 if q.shape[:2] == k.shape[:2] == v.shape[:2] else 0
 
@@ -156,6 +159,7 @@ def test_keys_that_heads_share_by_broadcasting_take_a_fused_kernel(shared, neede
     monkeypatch.setattr(attention, "scaled_dot_product_attention", spy)
 
     def fn(q, k, v, mask):
+        mask = mask if masked else None
         return (F.scaled_dot_product_attention(q.transpose(1, 2), k, v, mask),)
 
     mask = torch.ones(4, 4, dtype=torch.bool).tril()

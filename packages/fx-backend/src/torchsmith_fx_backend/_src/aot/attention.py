@@ -141,8 +141,8 @@ class Attention:
         Raises:
             RuntimeError: eager refuses the operands, a mask of another type for instance.
         """
-        query, key, value, mask = (self._mode.value_of(t).tensor for t in given.tensors())
-        fake = replace(given, query=query, key=key, value=value, attn_mask=mask)
+        fakes: Any = (self._mode.value_of(t).tensor for t in given.tensors())
+        fake = replace(given, **dict(zip(("query", "key", "value", "attn_mask"), fakes)))
         with without_active_modes(), self._mode.fake_mode:
             return _run(fake, _offers(given)[:1])
 
@@ -158,9 +158,9 @@ def _spread(given: _Operands) -> _Operands:
     """The call with keys and values that heads or batches share by broadcasting said to be those
     of each, where torch would store all scores for it alone: no other kernel broadcasts."""
     lead, others = given.query.shape[:-2], (given.key, given.value)
-    fits = all(t.dim() == len(lead) + 2 for t in others) and not given.more.get("enable_gqa")
-    shared = fits and any(t.shape[:-2] != lead for t in others)
-    if not shared or any(t.shape[i] not in (1, n) for t in others for i, n in enumerate(lead)):
+    pairs = [pair for t in others for pair in zip(t.shape, lead)]
+    apart = given.more.get("enable_gqa") or len({t.dim() for t in (given.query, *others)}) > 1
+    if apart or all(m == n for m, n in pairs) or any(m not in (1, n) for m, n in pairs):
         return given
     key, value = (t.expand(*lead, *t.shape[-2:]) for t in others)
     wide = replace(given, key=key, value=value)
@@ -208,9 +208,6 @@ def _offers(given: _Operands) -> list[tuple[SDPBackend, ...]]:
     if chosen not in _KERNELS:
         return []
     flags: Any = torch.backends.cuda
-    allowed = {
-        SDPBackend.FLASH_ATTENTION: flags.flash_sdp_enabled(),
-        SDPBackend.EFFICIENT_ATTENTION: flags.mem_efficient_sdp_enabled(),
-        SDPBackend.CUDNN_ATTENTION: flags.cudnn_sdp_enabled(),
-    }
-    return [(_KERNELS[chosen],), tuple(kernel for kernel, on in allowed.items() if on)]
+    on = flags.flash_sdp_enabled(), flags.mem_efficient_sdp_enabled(), flags.cudnn_sdp_enabled()
+    fused = (_KERNELS[number] for number, allowed in enumerate(on, 1) if allowed)
+    return [(_KERNELS[chosen],), tuple(fused)]

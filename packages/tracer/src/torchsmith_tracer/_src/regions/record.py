@@ -197,8 +197,7 @@ class CodeRecord:
     def entry(self) -> weakref.ref[Function]:
         """What a ``TailCall`` to this resume function names; the record keeps it."""
         if self._entered is None:
-            own = self.pass_function
-            self._entered = self.enter if own else self.shared(self.make_function())
+            self._entered = self.enter if self.pass_function else self.shared(self.make_function())
         return weakref.ref(self._entered)
 
     def caught(self, rest: tuple[object, ...], error: BaseException) -> TailCall:
