@@ -280,9 +280,10 @@ class MemoryPlanner:
         results, named = set(self._results), set(self._results)
         for unit in self.units:
             if unit.node is not None and isinstance(facts.rule(unit.node), View):
-                views.setdefault(facts.called_on(unit.node), []).append(unit.node)
-                if unit.node.target is aten.detach.default:  # gives a result laid out as its base
-                    named.add(facts.called_on(unit.node))
+                base, detached = facts.called_on(unit.node), unit.node.target is aten.detach.default
+                views.setdefault(base, []).append(unit.node)
+                if detached and facts.try_info(unit.node) == facts.try_info(base):
+                    named.add(base)  # the result is detached of it as it lies
             elif unit.node is not None:
                 named.update(unit.node.all_input_nodes)
         for unit in self.units:

@@ -106,6 +106,7 @@ def prepare(
     count, device = index.numel(), index.device
     if count == 0 or device.type != "cuda" or not launch.usable(device, "sum_rows"):
         return
+    import triton  # noqa: F401  (whole, before threads import parts of it at the same time)
 
     def one(dtype: torch.dtype) -> Tensor:
         return torch.empty(1, dtype=dtype, device=device)
