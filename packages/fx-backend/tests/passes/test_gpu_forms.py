@@ -196,6 +196,28 @@ def test_thin_products_are_sums_rounded_once(name, monkeypatch):
     torch.testing.assert_close(compiled(*inputs).double(), exact, **close)
 
 
+SMALL = {
+    "mixed heads": lambda x, w: linear(linear(x, w, w[0]).softmax(1), w).permute(0, 3, 1, 2),
+    "rotations": lambda x, w: x.reshape(-1, 4, 4) @ x.reshape(-1, 4, 4).mT @ w,
+    "added": lambda x, w: torch.addmm(w[0], x.reshape(-1, 4), w.t()),
+}
+
+
+@pytest.mark.parametrize("dtype", [HALF, torch.float32])
+@pytest.mark.parametrize("name", SMALL)
+def test_products_of_many_rows_by_few_columns_of_few_terms_are_sums(name, dtype, monkeypatch):
+    inputs = randn(3, 8, 8, 4).to(dtype), randn(4, 4, seed=1).to(dtype)
+    close = {"rtol": 2e-2, "atol": 4e-2} if dtype is HALF else {"rtol": 1e-5, "atol": 1e-5}
+    for most, left in ((128, False), (1 << 20, True)):
+        monkeypatch.setattr(thin, "_MANY", most)
+        calls = rewritten(SMALL[name], *inputs, passes=[ThinProducts(device="cpu")], **close)
+        assert {n.target for n in calls}.isdisjoint(thin._PRODUCTS) is not left
+    monkeypatch.setattr(thin, "_FEW", 15)
+    monkeypatch.setattr(thin, "_MANY", 1)
+    calls = rewritten(SMALL[name], *inputs, passes=[ThinProducts(device="cpu")], **close)
+    assert not {n.target for n in calls}.isdisjoint(thin._PRODUCTS)
+
+
 NOT_THIN = {
     "two rows": lambda x, w: linear(x[:2], w),
     "scaled": lambda x, w: torch.addmm(x[0, :7], x[:1], w.t(), alpha=2),
