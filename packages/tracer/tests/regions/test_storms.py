@@ -344,15 +344,15 @@ def test_a_method_of_a_new_object_that_waits_for_a_break_is_no_other_one(fn):
 class Told(nn.Module):
     """A layer with a break inside, of its own width."""
 
-    def __init__(self, width, scales=(1.0,)):
+    def __init__(self, width):
         super().__init__()
-        self.scales = list(scales)
+        self.scale = 1.0
         self.inner = nn.Linear(width, width + 1)
 
     def forward(self, x):
         y = self.inner(x)
         torch._dynamo.graph_break()
-        return y.relu() * self.scales[0]
+        return y.relu() * self.scale
 
 
 @pytest.mark.parametrize("layers", [20, 60])
@@ -377,7 +377,7 @@ def test_what_changes_within_one_of_several_modules_is_limited_as_ever():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RecompileLimitWarning)
         for number in range(20):
-            net[0].scales[0] = f"{number}".count("1") + number / 7
+            net[0].scale = f"{number}".count("1") + number / 7
             torch.testing.assert_close(compiled(x), net(x))
             made.append(len(compiled._torchsmith_region.log.frames))
     assert made[-1] == made[12]

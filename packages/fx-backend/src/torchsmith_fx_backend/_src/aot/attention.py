@@ -90,9 +90,9 @@ class Attention:
         given = _Operands(query, key, value, attn_mask, float(dropout_p), is_causal, more)
         wide = given if self._draws_as_eager(given) else _spread(given)
         simpler = wide
-        if differs := torch.is_grad_enabled() and any(t.requires_grad for t in given.tensors()):
+        if needed := torch.is_grad_enabled() and any(t.requires_grad for t in given.tensors()):
             simpler = self._without_mask(wide) or self._with_dense_mask(wide) or wide
-        offers = _offers(simpler) if differs else []  # else the graph holds the call as it is
+        offers = _offers(simpler) if needed else []  # else the graph holds the call as it is
         if simpler is given:
             return _run(given, offers)
         expected, result = self._described(given), _run(simpler, offers)

@@ -2,9 +2,9 @@
 
 Nothing is used twice in them, so that they cost what reading their operands costs, and a library's
 tiles gain nothing. Nor do they where many rows meet few columns of few terms (attention that mixes
-four heads: 0.28 ms a product of a million rows on an H200).
-As loops they take part in fusion (projections of one input, a gate's
-activation, biases and residuals), and a launch takes a fifth of the host time of a library's call.
+four heads: 0.28 ms a product of a million rows on an H200). As loops they take part in fusion
+(projections of one input, a gate's activation, biases and residuals), and a launch takes a fifth of
+the host time of a library's call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PRODUCTS: dict[Any, tuple[int, int, int | None]] = {
     aten.matmul.default: (0, 1, None),
     aten.addmm.default: (1, 2, 0),
 }
-_FEW, _MANY = 64, 1 << 14  # terms of a row, and rows
+_FEW, _MANY = 64, 1 << 14  # products that a row of the result takes, and such rows
 _LOW = (torch.bfloat16, torch.float16)
 
 
