@@ -250,3 +250,30 @@ def test_sums_by_one_index_are_the_same_in_every_run():
         assert all(torch.equal(first, other) for other in others)
     for got, want in zip(runs[0], torch.autograd.grad(fn(index), weights), strict=True):
         close(got / 400, want / 400)
+
+
+def with_tables_of_the_cpu(x, weight):
+    at = torch.arange(x.shape[1])
+    apart = (at[None] - at[:, None]).abs() + 1
+    buckets = (apart.float().log() * 4).long().clamp(max=15).to(x.device)
+    return (x @ x.mT + weight.sum(1)[buckets]).softmax(-1) @ (x @ weight)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_the_cpu_computes_from_nothing_is_held_on_the_gpu(grad):
+    x, weight = torch.randn(3, 48, 16, device="cuda"), torch.randn(16, 16, device="cuda") * 0.2
+    for _ in range(2):  # the second time from the cache
+        torchsmith.reset()
+        compiled = torchsmith.compile(with_tables_of_the_cpu, options={"strict": True})
+        for factor in (1, 0.5):
+            sides = []
+            for run in (compiled, with_tables_of_the_cpu):
+                leaf = (x * factor).requires_grad_(grad)
+                result = run(leaf, weight)
+                sides.append(
+                    [result, *torch.autograd.grad(result.sum(), [leaf])] if grad else [result]
+                )
+            for got, want in zip(*sides, strict=True):
+                close(got, want)
+    kernels = [k for g in torchsmith.metrics().graphs for k in g.kernels]
+    assert kernels and all(k.device.startswith("cuda") for k in kernels)

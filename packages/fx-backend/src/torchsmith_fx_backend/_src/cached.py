@@ -8,11 +8,13 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src import graph_key
 from torchsmith_fx_backend._src.aot.frame import Frame
+from torchsmith_fx_backend._src.capture.torch_private import below_autocast
 from torchsmith_fx_backend._src.captured import is_boxed, named_tensors
 from torchsmith_fx_backend._src.page.parts import dump_schedule, load_schedule
 from torchsmith_fx_backend._src.records import logs
@@ -66,7 +68,13 @@ def load(
         return None
     frame = Frame.load(files["frame.json"])
     named = named_tensors(gm)
-    built = load_graph(place, constants={name: named[path] for name, path in frame.attributes})
+    constants = {name: named[path] for name, path in frame.attributes}
+    once = load_graph(f"once {place}") if frame.once else None
+    if once is not None:
+        with below_autocast():
+            results: Any = once()
+        constants |= {name: results[number] for name, number in frame.once}
+    built = load_graph(place, constants=constants) if once or not frame.once else None
     if built is None:
         tell_cache("miss", "its kernels are gone, or belong to another machine")
         return None
@@ -95,10 +103,8 @@ def half_key(module: fx.GraphModule, inputs: Sequence[object], chosen: Settings)
 
 def load_half(key: str, module: fx.GraphModule, gm: fx.GraphModule) -> CompiledGraph | None:
     """The half ``module`` of the captured graph ``gm`` that an earlier run stored under ``key``."""
-    read = module.graph.find_nodes(op="get_attr")
-    constants = {n.name: operator.attrgetter(str(n.target))(module) for n in read}
     files = default_cache().get(f"frame {key}")
-    found = None if files is None else load_graph(key, constants=constants)
+    found = None if files is None else load_graph(key, constants=_constants(module))
     if files is None or found is None:
         tell_cache("miss", "absent, or its kernels are gone")
         return None
@@ -106,18 +112,36 @@ def load_half(key: str, module: fx.GraphModule, gm: fx.GraphModule) -> CompiledG
     return found
 
 
-def save_half(key: str, built: Any, gm: fx.GraphModule) -> None:
+def save_half(key: str, built: Any, module: fx.GraphModule, gm: fx.GraphModule) -> None:
     """Keep a half for later processes."""
-    if save_graph(key, built):
+    if save_graph(key, built, given=_constants(module)):
         default_cache().put(f"frame {key}", _told(built, gm))
 
 
-def save(key: str, sizes: graph_key.Sizes, frame: Frame, built: Any, gm: fx.GraphModule) -> None:
-    """Keep a graph for later processes, with what it assumes about sizes."""
+def _constants(module: fx.GraphModule) -> dict[str, torch.Tensor]:
+    read = module.graph.find_nodes(op="get_attr")
+    return {n.name: operator.attrgetter(str(n.target))(module) for n in read}
+
+
+def save(
+    key: str,
+    sizes: graph_key.Sizes,
+    frame: Frame,
+    built: Any,
+    gm: fx.GraphModule,
+    once: CompiledGraph | None = None,
+) -> None:
+    """Keep a graph for later processes, with what it assumes about sizes, and ``once``, which
+    computes some of its constants."""
     cache, assumed = default_cache(), sizes.assumed()
     free = (p for p in graph_key.places(key, sizes) if cache.get(f"frame {p}") is None)
     place = next(free, None)
-    if assumed is None or place is None or not save_graph(place, built):
+    if assumed is None or place is None:
+        return
+    given = dict((*frame.attributes, *frame.once))
+    if not save_graph(place, built, given=given) or (
+        once and not save_graph(f"once {place}", once)
+    ):
         return
     files = {
         "frame.json": frame.dump(),

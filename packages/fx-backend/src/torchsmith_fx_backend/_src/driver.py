@@ -29,6 +29,7 @@ from torchsmith_fx_backend._src.page.summary import note_schedule
 from torchsmith_fx_backend._src.passes.base import run_passes
 from torchsmith_fx_backend._src.passes.casts import ComparedValues
 from torchsmith_fx_backend._src.passes.common import DeadCode
+from torchsmith_fx_backend._src.passes.once import ONCE, ComputedOnce
 from torchsmith_fx_backend._src.passes.positions import PoolPositions
 from torchsmith_fx_backend._src.passes.random import KeyedRandom
 from torchsmith_fx_backend._src.records import logs
@@ -79,11 +80,19 @@ def compile_inference(
         for node in graph.module.graph.find_nodes(op="call_function", target=aten.copy_.default)
         if node.args[0].op == "get_attr"
     )
+    held = [n for n in graph.module.graph.find_nodes(op="get_attr") if ONCE in n.meta]
+    once = tuple((node.name, node.meta[ONCE][1]) for node in held)
     stop, spec = obstacle(graph.module.graph), graph.out_spec
-    frame = Frame(spec, graph.mutated, graph.frozen, attributes, written, graph.static, stop)
+    frame = Frame(spec, graph.mutated, graph.frozen, attributes, written, once, graph.static, stop)
     if key is not None and sizes is not None:
-        cached.save(key, sizes, frame, built, gm)
+        computed = _through_aten(held[0].meta[ONCE][0]) if held else None
+        cached.save(key, sizes, frame, built, gm, computed)
     return built, frame
+
+
+def _through_aten(module: fx.GraphModule) -> CompiledGraph:
+    """``module`` as a graph that calls an operator for each node."""
+    return build(schedule_graph(module, refused=frozenset(n.name for n in module.graph.nodes)))
 
 
 def tell_stages(gm: fx.GraphModule, inputs: Sequence[object]) -> None:
@@ -116,7 +125,7 @@ def compile_training(
     exact = chosen.rng == "eager"
     joint = _stage("joint", trace_joint, gm, example_inputs, rules, exact_draws=exact)
     keyed = (DeadCode(), KeyedRandom(unless=BACKWARD)) if chosen.rng == "keyed" else ()
-    wanted = (*keyed, PoolPositions(BACKWARD), ComparedValues())
+    wanted = (*keyed, PoolPositions(BACKWARD), ComparedValues(), ComputedOnce())
     before_division = [p for p in wanted if p.name not in off]
 
     def finish(graph: fx.Graph) -> None:
@@ -228,7 +237,7 @@ def _half(module: fx.GraphModule, chosen: Settings, gm: fx.GraphModule) -> objec
     # What is assumed of sizes from here on is not part of the key, nor of this frame's guards when
     # a backward half is found.
     if sizes.assumed() == []:
-        cached.save_half(key, built, gm)
+        cached.save_half(key, built, module, gm)
     return built
 
 

@@ -25,6 +25,9 @@ from torchsmith_fx_backend.errors import UnsupportedError
 log = logging.getLogger("torchsmith.backend")
 
 
+_PAIRS = ("frozen", "attributes", "once")
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """How a flat compiled graph is called like the graph it came from.
@@ -36,6 +39,8 @@ class Frame:
         attributes: names of the plan's constants that are attributes of the captured graph, with
             their paths.
         written: names of those that the graph writes.
+        once: names of those that are computed when the graph is loaded, with their positions in
+            what computes them.
         static: no size is symbolic.
         obstacle: why calls cannot be recorded; empty when they can.
     """
@@ -45,6 +50,7 @@ class Frame:
     frozen: tuple[tuple[int, object], ...]
     attributes: tuple[tuple[str, str], ...] = ()
     written: tuple[str, ...] = ()
+    once: tuple[tuple[str, int], ...] = ()
     static: bool = True
     obstacle: str = ""
 
@@ -60,7 +66,7 @@ class Frame:
         record = json.loads(data)
         record["out_spec"] = pytree.treespec_loads(record["out_spec"])
         record |= {name: tuple(record[name]) for name in ("mutated", "written")}
-        record |= {name: tuple(map(tuple, record[name])) for name in ("frozen", "attributes")}
+        record |= {name: tuple(map(tuple, record[name])) for name in _PAIRS}
         return Frame(**record)
 
     def wrap(

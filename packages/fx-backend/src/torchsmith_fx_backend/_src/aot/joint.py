@@ -269,10 +269,10 @@ class Joint:
         grads = () if backward is None else backward.grads
         returned: list[Any] = [*self.outputs, *grads]
         graph.output(tuple(env[r] if isinstance(r, fx.Node) else r for r in returned))
+        module = LazyGraphModule(self.trace.recorder.root(), graph)
         self.finish(graph)
         given: Any = graph.output_node().args[0]
         kept = {given[i] for i, n in enumerate(self.outputs) if n in self.kept}
-        module = LazyGraphModule(self.trace.recorder.root(), graph)
         return Snapshot(
             module,
             tuple(env[n] for n in self.nodes),

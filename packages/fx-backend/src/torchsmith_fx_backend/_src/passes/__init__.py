@@ -24,6 +24,7 @@ from torchsmith_fx_backend._src.passes.layouts import ChannelsLast, RowsAsImages
 from torchsmith_fx_backend._src.passes.lists import Lists
 from torchsmith_fx_backend._src.passes.masked import MaskedWrites
 from torchsmith_fx_backend._src.passes.noop import NoOps
+from torchsmith_fx_backend._src.passes.once import ComputedOnce
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.parts import NestedParts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
@@ -44,6 +45,7 @@ PASSES: tuple[Pass, ...] = (
     AttentionMasks(),
     FusedAttention(),
     LibraryKernels(),
+    ComputedOnce(),
     SharedCopies(),
     RowsAsImages(),
     ChannelsLast(),

@@ -124,6 +124,18 @@ def insert(graph: fx.Graph, target: OpOverload, *args: Any, **kwargs: Any) -> fx
     return node
 
 
+def held(graph: fx.Graph, value: torch.Tensor, meta: dict[str, Any]) -> fx.Node:
+    """A new constant at the insertion point of ``graph``."""
+    module: Any = graph.owning_module
+    number = 0
+    while hasattr(module, f"held_{number}"):
+        number += 1
+    module.register_buffer(f"held_{number}", value, persistent=False)
+    node = graph.get_attr(f"held_{number}")
+    node.meta = dict(meta)
+    return node
+
+
 def infer(node: fx.Node) -> Any:
     """What the call of ``node`` gives for what the metadata of its operands tells."""
     target: Any = node.target

@@ -26,6 +26,7 @@ from torchsmith_fx_backend._src.passes.base import (
     COPY,
     Pass,
     escaping,
+    held,
     inferred,
     is_pure,
     is_static,
@@ -44,18 +45,6 @@ def constant(node: object) -> torch.Tensor | None:
         return None
     value = operator.attrgetter(str(node.target))(node.graph.owning_module)
     return value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
-
-
-def _attribute(graph: fx.Graph, value: torch.Tensor, meta: dict[str, Any]) -> fx.Node:
-    """A new constant at the insertion point."""
-    module: Any = graph.owning_module
-    number = 0
-    while hasattr(module, f"frozen_{number}"):
-        number += 1
-    module.register_buffer(f"frozen_{number}", value, persistent=False)
-    node = graph.get_attr(f"frozen_{number}")
-    node.meta = dict(meta)
-    return node
 
 
 class FoldFrozen(Pass):
@@ -87,7 +76,7 @@ class FoldFrozen(Pass):
             users = [user for user in node.users if user not in known]
             if users:
                 with graph.inserting_before(node):
-                    folded = _attribute(graph, value, node.meta)
+                    folded = held(graph, value, node.meta)
                 for user in users:
                     user.replace_input_with(node, folded)
                 changed = True
@@ -212,10 +201,10 @@ def _fold_behind(graph: fx.Graph, node: fx.Node, seen: set[fx.Node]) -> bool:
         scaled = torch.empty_like(weight).copy_(scaled)
         offset = shift.to(weight.dtype)
     with graph.inserting_before(node):
-        kernel = _attribute(graph, scaled, node.args[1].meta)  # type: ignore[union-attr]
+        kernel = held(graph, scaled, node.args[1].meta)  # type: ignore[union-attr]
         mode: Any = fake_mode_of(given)
         like = inferred(mode, lambda: given.new_empty(offset.shape, dtype=offset.dtype))
-        addend = _attribute(graph, offset, {"val": like})
+        addend = held(graph, offset, {"val": like})
     node.args = (node.args[0], kernel, addend, *node.args[3:])
     node.kwargs = {}
     end.replace_all_uses_with(node)
@@ -264,7 +253,7 @@ class PackConvolutions(Pass):
         with without_active_modes(), torch.no_grad():
             packed = pack_convolution(weight, padding, stride, dilation, groups, image.shape)
         with graph.inserting_before(node):
-            kernel = _attribute(graph, packed, node.args[1].meta)  # type: ignore[union-attr]
+            kernel = held(graph, packed, node.args[1].meta)  # type: ignore[union-attr]
         node.target = mkldnn_convolution()
         node.args = (
             *(node.args[0], kernel, bias, padding, stride, dilation, groups),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Protocol, cast
@@ -122,8 +122,16 @@ def _code(text: str, cache: Cache) -> CodeType:
     return compile(text, filename, "exec")
 
 
-def save_graph(key: str, graph: CompiledGraph, *, cache: Cache | None = None) -> bool:
+def save_graph(
+    key: str, graph: CompiledGraph, *, given: Container[str] = (), cache: Cache | None = None
+) -> bool:
     """Keep ``graph`` under ``key`` (which must cover everything that it was compiled from).
+
+    Args:
+        key: for ``load_graph``.
+        graph: what ``build`` made.
+        given: the names of constants that ``load_graph`` will be given.
+        cache: the process-wide cache by default.
 
     Returns:
         Whether it is stored; graphs with unnamed callables or large constants are not.
@@ -136,7 +144,7 @@ def save_graph(key: str, graph: CompiledGraph, *, cache: Cache | None = None) ->
     files = {"wrapper.py": graph.source.encode()}
     described: list[list[object]] = []
     for name, tensor in constants.items():
-        data = _tensor_bytes(tensor)
+        data = b"" if name in given else _tensor_bytes(tensor)
         if data is None:
             return False
         file = f"constant{len(described)}.bin"
