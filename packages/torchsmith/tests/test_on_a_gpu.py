@@ -210,6 +210,15 @@ def of_shared_keys(x, weight):
     return masked, F.scaled_dot_product_attention(q, k, k.cos())
 
 
+def of_windows(x, weight):
+    """Heads of windows: five axes, and three."""
+    q, k = (
+        (x @ w).unflatten(1, (3, 8)).unflatten(-1, (2, 8)).transpose(2, 3)
+        for w in (weight, weight.sin())
+    )
+    return F.scaled_dot_product_attention(q, k, k.sin()), F.scaled_dot_product_attention(x, x, x)
+
+
 def of_odds(x, weight):
     y = x @ weight
     return F.binary_cross_entropy_with_logits(y, x.sigmoid(), pos_weight=weight[0].detach().exp())
@@ -217,7 +226,7 @@ def of_odds(x, weight):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "fn", [causal, of_patches, resized, pooled, edges, of_odds, of_shared_keys]
+    "fn", [causal, of_patches, resized, pooled, edges, of_odds, of_shared_keys, of_windows]
 )
 def test_values_and_gradients(fn, dtype):
     """Beside a reference in double precision, as near as eager."""

@@ -179,6 +179,52 @@ def test_keys_that_heads_share_by_broadcasting_take_a_fused_kernel(
             close(one.grad, other.grad)
 
 
+LEADING = {
+    "none": ((), ()),
+    "batches alone": ((3,), (3,)),
+    "windows of batches": ((2, 3, 2), (2, 3, 2)),
+    "windows, a mask of heads": ((2, 3, 2), (2,)),
+    "windows, a mask of all of them": ((2, 3, 2), (1, 1, 2)),
+    "windows, a mask of batches": ((2, 3, 2), (2, 1, 1)),
+    "six axes": ((2, 1, 3, 2), ()),
+}
+
+
+@pytest.mark.parametrize("needed", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", LEADING)
+def test_operands_of_any_number_of_axes_take_a_fused_kernel(name, masked, needed, monkeypatch):
+    lead, of_mask = LEADING[name]
+    monkeypatch.setattr(
+        attention, "fused_attention_choice", lambda q, *rest, **more: 2 if q.dim() == 4 else 0
+    )
+    taken, call = [], attention.scaled_dot_product_attention
+    spy = lambda *args, **more: taken.append(args) or call(*args, **more)  # noqa: E731
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", spy)
+
+    def fn(q, k, v, mask):
+        return (
+            F.scaled_dot_product_attention(q.mT.contiguous().mT, k, v, mask if masked else None),
+        )
+
+    sides = [leaf(*lead, n, width, seed=n) for n, width in ((4, 8), (5, 8), (5, 6))]
+    inputs = [*sides, leaf(*of_mask, 4, 5, seed=3).detach()]
+    inputs = inputs if needed else [t.detach() for t in inputs]
+    run = compiled(fx.symbolic_trace(fn), *inputs)
+    alone = masked and name == "windows, a mask of batches"  # it would have to be written out
+    assert (taken[-1][0].dim() == 4) == (not alone)
+    with sdpa_kernel(SDPBackend.MATH):
+        ours, theirs = again(inputs), again(inputs)
+        mine, true = run(*ours)[0], fn(*theirs)[0]
+    close(mine.detach(), true.detach())
+    assert mine.stride() == true.stride()
+    if needed:
+        mine.square().sum().backward()
+        true.square().sum().backward()
+        for one, other in zip(ours[:3], theirs[:3], strict=True):
+            close(one.grad, other.grad)
+
+
 def test_a_mask_without_elements_stays_as_it_is(monkeypatch):
     monkeypatch.setattr(attention, "fused_attention_choice", choose)
 

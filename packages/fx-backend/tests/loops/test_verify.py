@@ -153,8 +153,20 @@ def test_in_place_before_the_last_pass():
         Store(1, ROW, 4),
     ]
     args = ((F, True, True, True), (F, False, True, False))
-    with pytest.raises(IllegalKernelError, match="last level"):
+    with pytest.raises(IllegalKernelError, match="last pass"):
         verify(kernel(body, args=args))
+
+
+def test_in_place_in_the_last_pass_before_a_value_of_the_row():
+    body = [
+        X,
+        Compute(Op.NEG, (0,), F),
+        Store(0, ROW, 1),
+        Reduce(ReduceOp.MAX, 1, F),
+        Compute(Op.EXP, (3,), F),
+        Store(1, ix.var(0), 4),
+    ]
+    verify(kernel(body, args=((F, True, True, True), (F, False, True, False))))
 
 
 def test_literals_compare_by_text():

@@ -100,6 +100,17 @@ def test_many_rows_of_odd_width_are_computed_by_classes(name, columns, monkeypat
         assert by_rows.product in [n.target for n in calls]
 
 
+@pytest.mark.parametrize("returned", [False, True])
+def test_small_products_that_are_only_read_are_cut_out_of_padded_ones(returned, monkeypatch):
+    """Two calls for each class of rows would cost more than a copy, which kernels read through."""
+    monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
+    monkeypatch.setattr(padding, "_MANY", 1)
+    fn = lambda x, w: (y := linear(x, w), y.relu())[not returned :]  # noqa: E731
+    given = randn(24, 16), randn(17, 16, seed=1)
+    calls = rewritten(fn, *given, passes=[AlignedProducts("cpu")], rtol=2e-2, atol=2e-2)
+    assert (by_rows.product in [n.target for n in calls]) == returned
+
+
 @pytest.mark.parametrize("columns", range(16, 40))
 @pytest.mark.parametrize("bias", [False, True])
 def test_products_of_classes_of_rows_are_aligned_and_hold_nothing_large(columns, bias, monkeypatch):

@@ -9,7 +9,7 @@ from plans import check, externs, kernels, run_plan, trace
 from torchsmith_fx_backend._src import by_rows
 from torchsmith_fx_backend._src.loops import canonical
 from torchsmith_fx_backend._src.loops.index import Const
-from torchsmith_fx_backend._src.loops.verify import reduce_levels
+from torchsmith_fx_backend._src.loops.verify import read_before
 from torchsmith_fx_backend._src.passes import padding
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.facts import Facts
@@ -36,7 +36,7 @@ def test_pointwise_runs_in_place_on_a_dying_result():
 def test_levels_are_counted_once_however_many_inputs_die(monkeypatch):
     counted = []
     monkeypatch.setattr(
-        canonical, "reduce_levels", lambda body: counted.append(body) or reduce_levels(body)
+        canonical, "read_before", lambda *given: counted.append(given[0]) or read_before(*given)
     )
 
     def fn(x, w):
@@ -120,6 +120,7 @@ def test_a_product_by_rows_is_memory_of_its_own(name, monkeypatch):
     """What it was computed from dies with it, and what follows may take it over."""
     monkeypatch.setattr(padding, "_pays", lambda *sizes: True)
     monkeypatch.setattr(padding, "_MANY", 1)
+    monkeypatch.setattr(padding, "_LAUNCH", 0)
     cap, inplace = CAPPED[name]
 
     def fn(x, w):

@@ -10,6 +10,7 @@ about, and the traced call is offered nothing else.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -88,14 +89,15 @@ class Attention:
         if guards.varying_floats(scaled_dot_product_attention, (), more):
             query = query * (more.pop("scale") * query.shape[-1] ** 0.5)  # undone by the kernel's
         given = _Operands(query, key, value, attn_mask, float(dropout_p), is_causal, more)
-        wide = given if self._draws_as_eager(given) else _spread(given)
+        wide = given if self._draws_as_eager(given) else _of_four_axes(_spread(given))
         simpler = wide
         if needed := torch.is_grad_enabled() and any(t.requires_grad for t in given.tensors()):
             simpler = self._without_mask(wide) or self._with_dense_mask(wide) or wide
         offers = _offers(simpler) if needed else []  # else the graph holds the call as it is
         if simpler is given:
             return _run(given, offers)
-        expected, result = self._described(given), _run(simpler, offers)
+        expected = self._described(given)
+        result = _run(simpler, offers).reshape(expected.shape)
         return result if result.stride() == expected.stride() else _laid_out_as(expected, result)
 
     def _without_mask(self, given: _Operands) -> _Operands | None:
@@ -165,6 +167,27 @@ def _spread(given: _Operands) -> _Operands:
     key, value = (t.expand(*lead, *t.shape[-2:]) for t in others)
     wide = replace(given, key=key, value=value)
     return wide if _stores_scores(_offers(given)) and not _stores_scores(_offers(wide)) else given
+
+
+def _of_four_axes(given: _Operands) -> _Operands:
+    """The call with axes merged or added in front of heads, where torch would store all scores for
+    the number of axes alone: windows of images have five."""
+    lead = given.query.shape[:-2]
+    operands, mask = (given.query, given.key, given.value), given.attn_mask
+    if (
+        len(lead) == 2
+        or any(t.shape[:-2] != lead for t in operands)
+        or not _stores_scores(_offers(given))
+    ):
+        return given
+    heads = lead[-1:] or (1,)
+    query, key, value = (t.reshape(math.prod(lead[:-1]), *heads, *t.shape[-2:]) for t in operands)
+    if mask is not None and mask.dim() > 3:
+        if mask.shape[:-2] != lead and set(mask.shape[:-3]) != {1}:
+            return given  # it would have to be written out
+        mask = mask.reshape(math.prod(mask.shape[:-3]), *mask.shape[-3:])
+    merged = replace(given, query=query, key=key, value=value, attn_mask=mask)
+    return given if _stores_scores(_offers(merged)) else merged
 
 
 def _broadcasts(given: _Operands) -> bool:

@@ -33,7 +33,7 @@ from torchsmith_fx_backend._src.loops.ir import (
 )
 from torchsmith_fx_backend._src.loops.nest import Member, Nest, substitute_node
 from torchsmith_fx_backend._src.loops.sizes import Info, estimate
-from torchsmith_fx_backend._src.loops.verify import reduce_levels, uses
+from torchsmith_fx_backend._src.loops.verify import read_before, uses, varying
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,9 @@ class Draft:
         return found
 
     @cached_property
-    def _in_last_level(self) -> list[bool]:
-        levels = reduce_levels(self.body)
-        last = max(levels)
-        return [level == last for level in levels]
+    def _read_before(self) -> list[bool]:
+        reduced = range(self.reduce_from, len(self.ranges))
+        return read_before(self.body, varying(self.body, reduced))
 
     def loads(self) -> list[int]:
         """Value numbers read, in order of first use."""
@@ -71,7 +70,7 @@ class Draft:
     def may_share(self, source: int, target: int) -> bool:
         """Whether ``target`` may be written over ``source``: see ``ir.BufferArg.inplace``."""
         stores = self._accesses.get((Store, target), [])
-        if len(stores) != 1 or not self._in_last_level[stores[0]]:
+        if len(stores) != 1 or not self._read_before[stores[0]]:
             return False
         at, *read = (self.body[i] for i in (*stores, *self._accesses.get((Load, source), [])))
         assert type(at) is Store

@@ -34,6 +34,13 @@ _fill(lambda p: p.arg(0), aten.scalar_tensor.default)
 _fill(lambda p: p.arg(1, "value"), aten.fill.Scalar)
 
 
+lowering(
+    aten.empty_strided.default,
+    creation=True,
+    applies=lambda node: all(u.target is aten.copy.default for u in node.users),  # which reads none
+)(lambda p: p.element(0))
+
+
 def _numbers(value: object) -> float | int | None:
     return value if isinstance(value, (int, float)) else None
 

@@ -293,8 +293,8 @@ class BufferArg:
     """One pointer argument. ``written``: some Store targets it; ``read``: some Load does.
 
     ``inplace``: it is read and written, and every load happens at the very index that the same
-    point stores later, so lanes may run in any order. In a kernel with reductions the store belongs
-    to the last level (see ``verify.reduce_levels``), so an earlier pass never sees new values.
+    point stores later, so lanes may run in any order. In a kernel with reductions no pass over the
+    row follows the store's (see ``verify.read_before``), so none sees new values.
     """
 
     dtype: torch.dtype

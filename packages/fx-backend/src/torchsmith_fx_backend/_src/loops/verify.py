@@ -102,6 +102,13 @@ def reduce_levels(body: Sequence[Node]) -> list[int]:
     return levels
 
 
+def read_before(body: Sequence[Node], full: Sequence[bool]) -> list[bool]:
+    """For each node: whether no pass walks the row after it; ``full`` is ``full_values``."""
+    levels = reduce_levels(body)
+    last, walked = max(levels), max((n for n, each in zip(levels, full) if each), default=0)
+    return [n >= (walked if each else last) for n, each in zip(levels, full)]
+
+
 def verify(kernel: Kernel, sizes: Sequence[Index | None] = ()) -> None:
     """Raise ``IllegalKernelError`` unless ``kernel`` obeys the rules of ``ir.py``.
 
@@ -267,9 +274,8 @@ class _Check:
         same = all(node.index == stores[0].index for node in loads)
         self.need(same, f"{name}: in place at another index")
         if self.reduces:
-            levels = reduce_levels(body)
-            last = levels[body.index(stores[0])] == max(levels)
-            self.need(last, f"{name}: in place before the last level")
+            last = read_before(body, full_values(self.kernel))[body.index(stores[0])]
+            self.need(last, f"{name}: in place before the last pass")
 
 
 def axes_of(node: Node, follows: Sequence[set[int]], reduce_from: int, rank: int) -> set[int]:

@@ -103,6 +103,7 @@ class AlignedProducts(Pass):
             and rows >= _MANY * by_rows.period(columns)
             and columns >= 2 * _ROW
             and result.is_contiguous()
+            and (seen or _copies_are_dear(rows * columns, by_rows.period(columns)))
         )
         with graph.inserting_before(node):
             if classes:
@@ -167,3 +168,9 @@ def _pays(work: int, common: int, moved: list[int]) -> bool:
         return False
     gain = work / (_BY_TWO if common % 2 == 0 else _ODD) - work / _ALIGNED
     return gain > 2 * 2 * sum(moved) / _BANDWIDTH + len(moved) * _LAUNCH
+
+
+def _copies_are_dear(elements: int, classes: int) -> bool:
+    """Whether a copy of a padded result without its padding, which may well happen where it is
+    read, costs more than a product and a padded weight for each class of rows."""
+    return 2 * 2 * elements / _BANDWIDTH > 2 * classes * _LAUNCH
