@@ -32,6 +32,7 @@ from torchsmith_fx_backend._src.passes.common import DeadCode
 from torchsmith_fx_backend._src.passes.once import ONCE, ComputedOnce
 from torchsmith_fx_backend._src.passes.positions import PoolPositions
 from torchsmith_fx_backend._src.passes.random import KeyedRandom
+from torchsmith_fx_backend._src.passes.written import WrittenParts
 from torchsmith_fx_backend._src.records import logs
 from torchsmith_fx_backend._src.records.graphs import tell_eager, tell_functional, tell_restart
 from torchsmith_fx_backend._src.records.plans import tell_lowered, tell_plan
@@ -125,7 +126,7 @@ def compile_training(
     exact = chosen.rng == "eager"
     joint = _stage("joint", trace_joint, gm, example_inputs, rules, exact_draws=exact)
     keyed = (DeadCode(), KeyedRandom(unless=BACKWARD)) if chosen.rng == "keyed" else ()
-    wanted = (*keyed, PoolPositions(BACKWARD), ComparedValues(), ComputedOnce())
+    wanted = (*keyed, PoolPositions(BACKWARD), ComparedValues(), WrittenParts(), ComputedOnce())
     before_division = [p for p in wanted if p.name not in off]
 
     def finish(graph: fx.Graph) -> None:

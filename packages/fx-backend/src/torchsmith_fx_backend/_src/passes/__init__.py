@@ -30,11 +30,13 @@ from torchsmith_fx_backend._src.passes.parts import NestedParts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels, SummedRows
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
+from torchsmith_fx_backend._src.passes.written import WrittenParts
 
 PASSES: tuple[Pass, ...] = (
     Lists(),
     RedundantCasts(),
     NoOps(),
+    WrittenParts(),
     MaskedWrites(),
     NestedParts(),
     BatchNorms(),

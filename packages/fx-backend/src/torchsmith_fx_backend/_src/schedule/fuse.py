@@ -43,6 +43,8 @@ from torchsmith_fx_backend._src.schedule.join import join_nests
 from torchsmith_fx_backend._src.schedule.places import Place
 
 MAX_BODY = 600  # scalar operations in one kernel, about
+# The same where a launch is dear: triton takes 0.25 s for 130, 0.75 for 310 and 6 for 740.
+MAX_TILED = 256
 MAX_READS = 24  # different buffers read by one kernel
 NEIGHBOURS = 4  # how many nests back a launch may be shared ...
 SMALL_SPACE = 1 << 20  # ... when both have at most so many points
@@ -252,7 +254,7 @@ class Fuser:
         assert nest is not None
         if not self._near(unit, self._era) or self.facts.device(node) != nest.device:
             return False
-        if len(nest.nodes) > self.largest or len(nest.reads) > MAX_READS:
+        if len(nest.nodes) > self._most(nest) or len(nest.reads) > MAX_READS:
             return False
         for at in self._candidates(nest, node, rule):
             fit = nest.fit(node, rule, at)
@@ -398,6 +400,10 @@ class Fuser:
     def _independent(self, a: Unit, b: Unit) -> bool:
         return not (a.deps >> b.bit & 1 or b.deps >> a.bit & 1)
 
+    def _most(self, nest: Nest) -> int:
+        """How many scalar operations what is joined with ``nest`` may have."""
+        return self.largest if nest.device.type in QUICK_LAUNCH else min(self.largest, MAX_TILED)
+
     def _join_producer(self, unit: Unit, read: fx.Node) -> None:
         """Take in the nest that computes ``read``, when nothing else stands between."""
         other = self.unit_of.get(read)
@@ -406,7 +412,7 @@ class Fuser:
         nest = unit.nest
         assert nest is not None
         ats = nest.reads[read]
-        if len(ats) != 1 or len(nest.nodes) + len(other.nest.nodes) > self.largest:
+        if len(ats) != 1 or len(nest.nodes) + len(other.nest.nodes) > self._most(nest):
             return
         if other.nest.members[read].at is None or not self._near(other, self._era):
             return
