@@ -1,5 +1,6 @@
 """Texts with numbers that vary: one symbolic version while nothing looks at the text."""
 
+import collections
 import logging
 import math
 
@@ -190,3 +191,61 @@ def test_no_text_of_another_number_is_taken_for_this_ones(fn, numbers, dynamic):
     compiled = torchsmith_tracer.compile(fn, dynamic=dynamic)
     for n in numbers:
         assert str(compiled(X, n)) == str(fn(X, n))
+
+
+def test_texts_with_numbers_that_vary_are_compared():
+    def program(x, n, m):
+        a, b = f"step {n}", f"step {m}"
+        return x + 1, a == b, a != b, a < b, a >= b, a in [b], max(a, b), (a, 1) == (b, 1)
+
+    compiled = torchsmith_tracer.compile(program, backend="eager")
+    for n, m in ((1, 2), (3, 4), (5, 5), (6, 6), (12, 7), (8, 8)):
+        assert compiled(torch.ones(2), n, m)[1:] == program(torch.ones(2), n, m)[1:]
+
+
+class Counted:
+    def __init__(self, n):
+        self.n = n
+
+    def __str__(self):
+        self.n += 1
+        return str(self.n)
+
+
+def test_objects_are_sorted_by_texts_with_numbers_that_vary():
+    def program(x, items):
+        try:
+            return x + 1, [c.n for c in sorted(items, key=str)], str(items[0]) < str(items[1])
+        except TypeError as e:
+            return x - 1, str(e)
+
+    compiled = torchsmith_tracer.compile(program, backend="eager")
+    mine, theirs = [Counted(9), Counted(8)], [Counted(9), Counted(8)]
+    for _ in range(4):
+        assert compiled(torch.ones(2), mine)[1:] == program(torch.ones(2), theirs)[1:]
+
+
+class Missing(dict):
+    def __missing__(self, key):
+        self.last = key
+        return f"<{key}>"
+
+
+class Doubled(dict):
+    def __getitem__(self, key):
+        return 2 * dict.__getitem__(self, key)
+
+
+@pytest.mark.parametrize("kind", [dict, Missing, Doubled, collections.UserDict])
+def test_format_map_asks_the_mapping_for_its_items(kind):
+    def program(x, table):
+        try:
+            return x + 1, "{a} {b}".format_map(table), "{c[0]}".format_map(table)
+        except KeyError as e:
+            return x - 1, e.args
+
+    compiled = torchsmith_tracer.compile(program, backend="eager")
+    mine, theirs = kind(a=1), kind(a=1)
+    for _ in range(2):
+        assert compiled(torch.ones(2), mine)[1:] == program(torch.ones(2), theirs)[1:]
+        assert getattr(mine, "last", 0) == getattr(theirs, "last", 0)

@@ -160,7 +160,8 @@ class VaryingText(AddressedText):
 
 
 def _of_known(slot: str) -> Callable[..., Any]:
-    return lambda self, *args: getattr(self._known(), slot)(*args)
+    known: Callable[[Any], Any] = lambda v: v._known() if isinstance(v, VaryingText) else v
+    return lambda self, *args: getattr(self._known(), slot)(*map(known, args))
 
 
 for _slot in "richcompare contains hash_key getitem getattr length iter".split():

@@ -6,13 +6,13 @@ import collections
 import re
 import sys
 import types
-from functools import partial
+from collections.abc import Callable
 from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, VaryingText, joined
-from torchsmith_tracer._src.values.base import Args, Kwargs, Value
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying, polyfills
 from torchsmith_tracer._src.values.builtins.functions import is_instance
 from torchsmith_tracer._src.values.builtins.registry import method, traced_method
@@ -24,7 +24,7 @@ from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.exceptions import set_field
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
-from torchsmith_tracer._src.values.lookup import in_python, lookup
+from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue, storage_base
 
@@ -367,28 +367,23 @@ _MARK = re.compile("\0of the tracer (\\d+)\0")
 
 @method(str, "format")
 def _format(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Value:
-    return _filled(tx, self, args, kwargs)
+    def fill(known: str, left: list[Value]) -> str:
+        named = {name: _Formatted(tx, value, left) for name, value in kwargs.items()}
+        return known.format(*[_Formatted(tx, a, left) for a in args], **named)
 
-
-def _filled(tx: Trace, template: Value, args: Args | None, named: Kwargs) -> Value:
-    """``template.format(*args, **named)``, or ``format_map(named)`` without ``args``."""
-    left: list[Value] = []
-    known = tx.interp.concrete(template)
-    assert isinstance(known, str)
-    table = {name: _Formatted(tx, value, left) for name, value in named.items()}
-    if args is None:
-        text: str = tx.interp.hosted(known.format_map, table)
-    else:
-        hosts = [_Formatted(tx, a, left) for a in args]
-        text = tx.interp.hosted(partial(known.format, *hosts, **table))
-    parts = _MARK.split(text)
-    return joined(left[int(p)] if i % 2 else ConstantValue(p) for i, p in enumerate(parts))
+    return _filled(tx, self, fill)
 
 
 @method(str, "format_map")
 def _format_map(tx: Trace, self: Value, mapping: Value, /) -> Value:
-    table = mapping.base_value()
-    own = in_python(lookup(tx, mapping.python_type(), "__getitem__"))
-    if own or not isinstance(table, DictValue):
-        raise Unsupported("opaque-call", what="str.format_map of this mapping")
-    return _filled(tx, self, None, {str(k): v for k, (_, v) in table.table.items()})
+    return _filled(tx, self, lambda known, left: known.format_map(_Formatted(tx, mapping, left)))
+
+
+def _filled(tx: Trace, template: Value, fill: Callable[[str, list[Value]], str]) -> Value:
+    """The text that ``fill`` makes of a template, with what it has left to be made later."""
+    left: list[Value] = []
+    known = tx.interp.concrete(template)
+    assert isinstance(known, str)
+    text = tx.interp.hosted(fill, known, left)
+    parts = _MARK.split(text)
+    return joined(left[int(p)] if i % 2 else ConstantValue(p) for i, p in enumerate(parts))
