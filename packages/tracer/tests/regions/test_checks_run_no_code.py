@@ -195,3 +195,23 @@ def test_why_a_check_failed_is_told_without_code_of_another_class():
         ran.clear()
         assert torch.equal(compiled(torch.ones(2), a), expected)
         assert ran == found
+
+
+def test_compiling_asks_no_object_for_its_class():
+    class Asked:
+        def __getattribute__(self, name):
+            asked.append(name)
+            return object.__getattribute__(self, name)
+
+    def f(x, a):
+        a.k = 3
+        shared.last = a
+        y = x * a.k
+        del a.k
+        return y
+
+    asked, shared = [], Asked()
+    compiled = torchsmith_tracer.compile(f, backend="eager")
+    for _ in range(3):
+        compiled(torch.ones(2), Asked())
+    assert asked == ["k"] * 3

@@ -104,7 +104,7 @@ class Table:
             self._tensors[key] = described
         return described is not None
 
-    def compares(self, tensor: torch.Tensor) -> bool:
+    def compares(self, tensor: object) -> bool:
         """Whether the metadata of ``tensor`` is compared."""
         return (id(tensor), False) in self._tensors
 

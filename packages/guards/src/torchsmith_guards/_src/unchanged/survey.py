@@ -172,7 +172,7 @@ class _Walk:
             for guard in node.guards:
                 if self._covers(guard, obj, node.source):
                     self.out.covered.add(guard)
-            if isinstance(obj, torch.Tensor) and self.out.table.compares(obj):
+            if issubclass(type(obj), torch.Tensor) and self.out.table.compares(obj):
                 self.read.add(node.source)
         for child in node.children.values():
             found = self._step(child.source, obj, node.source) if known else _MISSING

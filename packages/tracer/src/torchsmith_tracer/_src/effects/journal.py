@@ -60,7 +60,7 @@ def _at(owner: Any, name: str) -> object:
     if type(owner) is dict:
         return owner.get(name)
     found = getattr_static(owner, name, None)
-    if isinstance(found, types.MemberDescriptorType) or isinstance(owner, types.CellType):
+    if type(found) is types.MemberDescriptorType or type(owner) is types.CellType:
         with suppress(AttributeError, TypeError, ValueError):  # an empty slot, an empty cell
             found = found.__get__(owner)
     return found
