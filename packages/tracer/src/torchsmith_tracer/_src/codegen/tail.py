@@ -11,27 +11,21 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import Any
 
 from torchsmith_tracer._src.frames.library import is_generated
 
 
+@dataclass(slots=True, eq=False)
 class TailCall:
     """``entry()(*rest, *results)`` is what is to be run next. Steps have entries as constants, into
     which the garbage collector does not look: a strong one would keep everything for ever."""
 
-    __slots__ = ("entry", "rest", "results")
-
-    def __init__(
-        self,
-        entry: Callable[[], Callable[..., object] | None],
-        rest: tuple[object, ...],
-        results: tuple[object, ...],
-    ) -> None:
-        self.entry = entry
-        self.rest = rest
-        self.results = results
+    entry: Callable[[], Callable[..., object] | None]
+    rest: tuple[object, ...]
+    results: tuple[object, ...]
 
     def take(self) -> tuple[object, ...]:
         """The arguments for ``entry``, which are nobody else's from now on."""

@@ -28,27 +28,23 @@ class Null:
 NULL = Null()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LastInstruction:
     """The instruction index that an exception table entry asks to be pushed."""
 
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
+    index: int
 
     def __repr__(self) -> str:
         return f"lasti={self.index}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Handling:
     """The slot that a handler keeps while it runs: ``previous`` is the exception that the frame was
     handling before (None: none), ``exc`` the one that it is now."""
 
-    __slots__ = ("exc", "previous")
-
-    def __init__(self, exc: Value, previous: Value | None) -> None:
-        self.exc = exc
-        self.previous = previous
+    exc: Value
+    previous: Value | None
 
     def __repr__(self) -> str:
         return f"handling {self.exc!r}"

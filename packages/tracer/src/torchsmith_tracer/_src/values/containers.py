@@ -8,7 +8,7 @@ import sys
 
 # By name: the program may put other things in the module's place.
 from collections import deque, namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -22,8 +22,9 @@ from torchsmith_tracer._src.facts.world import ABSENT
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
-from torchsmith_tracer._src.values.constants import COMPARE, NONE, ConstantValue, bool_value
+from torchsmith_tracer._src.values.constants import COMPARE, NONE, ConstantValue, bool_value, dunder
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
+from torchsmith_tracer._src.values.lookup import in_python, lookup
 from torchsmith_tracer._src.values.symnum import SymNumValue, found_at, unroll
 
 _MAX_ITEMS = 10_000_000
@@ -117,7 +118,8 @@ class SequenceValue(Growing, BuiltinObject):
 
     def getitem(self, tx: Trace, key: Value) -> Value:
         if isinstance(key, SliceValue):
-            return self.like(self.items[key.as_slice(tx)])
+            place = key.as_slice(tx)  # first: a user's ``__index__`` may change the items
+            return self.like(self.items[place])
         if type(key) is SymNumValue and (number := self._varying_item(tx, key)) is not None:
             return number
         return self.item(tx, self.position(tx, key))
@@ -140,12 +142,9 @@ class SequenceValue(Growing, BuiltinObject):
             return None
         return tx.builder.wrap(items[place].obj, IndexedSource(source, *index))  # type: ignore[attr-defined]
 
-    def _noun(self) -> str:
-        return self.python_type().__name__
-
     def position(self, tx: Trace, key: Value, what: str = "index") -> int:
         """``key`` as a valid index from the front; IndexError or TypeError as in CPython."""
-        index, noun, length = tx.interp.try_index(key), self._noun(), len(self.items)
+        index, noun, length = tx.interp.try_index(key), self.cls.__name__, len(self.items)
         if index is None:
             message = f"{noun} indices must be integers or slices, not {key.type_name}"
             if noun == "deque":
@@ -165,12 +164,20 @@ class SequenceValue(Growing, BuiltinObject):
         return tx.interp.sequence_iterator(self)
 
     def contains(self, tx: Trace, item: Value) -> Value:
-        return bool_value(any(tx.interp.equal(realize(tx, v), item) for v in list(self.items)))
+        return bool_value(any(tx.interp.equal(v, item) for v in self.in_turn(tx)))
+
+    def in_turn(self, tx: Trace) -> Iterator[Value]:
+        """The items, each as it is when the one before has been used, which may change them."""
+        i = -1
+        while (i := i + 1) < len(self.items):
+            yield self.item(tx, i)
 
     def binary(
         self, tx: Trace, op: str, other: Value, *, reflected: builtins.bool = False
     ) -> Value | None:
         if op == "mul":
+            if not reflected and (result := self._asked(tx, op, other)) is not None:
+                return result
             items = self._repeated(tx, other)
             return None if items is None else self.like(items)
         other = other.base_value()
@@ -187,6 +194,13 @@ class SequenceValue(Growing, BuiltinObject):
         """The builtin type whose methods apply."""
         return self.cls
 
+    def _asked(self, tx: Trace, op: str, other: Value) -> Value | None:
+        """What an operand on the right makes of it: numbers are asked before sequences."""
+        kind = other.python_type()
+        asked = other.computes or in_python(lookup(tx, kind, dunder(op, reflected=True)))
+        asked = asked and (op == "add" or lookup(tx, kind, "__index__") is not None)
+        return other.binary(tx, op, self, reflected=True) if asked else None
+
     def _repeated(self, tx: Trace, times: Value) -> list[Value] | None:
         """The items of ``self * times``, if that is a whole number."""
         count = tx.interp.try_index(times)
@@ -194,25 +208,26 @@ class SequenceValue(Growing, BuiltinObject):
         if size > sys.maxsize // 8:
             raise tx.interp.error(MemoryError)
         if size > _MAX_ITEMS:
-            raise Unsupported("too-large-to-fold", what=f"a {self._noun()} of {size} items")
+            raise Unsupported("too-large-to-fold", what=f"a {self.cls.__name__} of {size} items")
         return None if count is None else self.items * count
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         other = other.base_value()
         if not isinstance(other, SequenceValue) or other.base_type() is not self.base_type():
             return None
-        mine, theirs = self.items, other.items
-        if op in ("eq", "ne") and len(mine) != len(theirs):
+        for_equality = op in ("eq", "ne")
+        if for_equality and len(self.items) != len(other.items):
             return bool_value(op == "ne")
-        for i, (a, b) in enumerate(zip(list(mine), list(theirs), strict=False)):
-            if i >= len(self.items) or i >= len(other.items):
-                break
-            if not tx.interp.equal(realize(tx, a), realize(tx, b)):
-                if i >= len(self.items) or i >= len(other.items):
-                    break  # comparing has shortened them
-                if op in ("eq", "ne"):
-                    return bool_value(op == "ne")
-                return tx.interp.compare(op, realize(tx, a), realize(tx, b))
+        i = 0
+        while i < min(len(self.items), len(other.items)):  # comparing may change them
+            a, b = self.item(tx, i), other.item(tx, i)
+            if tx.interp.equal(a, b):
+                i += 1
+            elif self.base_type() is deque:
+                return bool_value(tx.interp.truth(tx.interp.compare(op, a, b)))
+            elif i < min(len(self.items), len(other.items)):
+                ends = (self.item(tx, i), other.item(tx, i))
+                return bool_value(op == "ne") if for_equality else tx.interp.compare(op, *ends)
         return bool_value(COMPARE[op](len(self.items), len(other.items)))
 
 
@@ -349,9 +364,10 @@ class ListValue(SequenceValue):
 
     def setitem(self, tx: Trace, key: Value, value: Value) -> None:
         if isinstance(key, SliceValue):
-            items = list(self.items)
+            place = key.as_slice(tx)
             new = tx.interp.unpack(value, "can only assign an iterable")
-            tx.interp.hosted(items.__setitem__, key.as_slice(tx), new)
+            items = list(self.items)
+            tx.interp.hosted(items.__setitem__, place, new)
             self.replace(tx, items)
             return
         i = self.position(tx, key, "assignment index")
@@ -361,14 +377,15 @@ class ListValue(SequenceValue):
         items[i] = value
 
     def delitem(self, tx: Trace, key: Value) -> None:
-        items = list(self.items)
         if isinstance(key, SliceValue):
-            del items[key.as_slice(tx)]
+            gone = range(*key.as_slice(tx).indices(len(self.items)))
         else:
-            del items[self.position(tx, key, "assignment index")]
-        self.replace(tx, items)
+            gone = range(i := self.position(tx, key, "assignment index"), i + 1)
+        self.replace(tx, [v for i, v in enumerate(self.items) if i not in gone])
 
     def binary(self, tx: Trace, op: str, other: Value, *, reflected: bool = False) -> Value | None:
+        if op in ("iadd", "imul") and (result := self._asked(tx, op[1:], other)) is not None:
+            return result
         if op == "iadd":
             self.take(tx, other)
             return self
@@ -435,22 +452,15 @@ class DequeValue(ListValue):
 
 
 class _Bounds(BuiltinObject):
-    """start, stop and step, each a value."""
+    """``items``: start, stop and step, each a value."""
 
-    __slots__ = ("start", "step", "stop")
+    __slots__ = ("items",)
 
     def __init__(
         self, start: Value, stop: Value, step: Value, source: Source | None = None
     ) -> None:
         self.source = source
-        self.start = start
-        self.stop = stop
-        self.step = step
-
-    @property
-    def items(self) -> list[Value]:
-        """start, stop, step."""
-        return [self.start, self.stop, self.step]
+        self.items = [start, stop, step]
 
     def is_constant(self) -> bool:
         return all(v.is_constant() for v in self.items)
@@ -459,9 +469,8 @@ class _Bounds(BuiltinObject):
         return self.cls(*[v.as_constant() for v in self.items])
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
-        if name in ("start", "stop", "step"):
-            return {"start": self.start, "stop": self.stop, "step": self.step}[name]
-        return super().c_attribute(tx, name, descriptor)
+        own = dict(zip(("start", "stop", "step"), self.items, strict=True)).get(name)
+        return super().c_attribute(tx, name, descriptor) if own is None else own
 
 
 class SliceValue(_Bounds):
@@ -477,10 +486,9 @@ class SliceValue(_Bounds):
         """A host slice for indexing items; TypeError or ValueError as in CPython."""
         parts: list[int | None] = []
         for value in self.items:
-            if isinstance(value, ConstantValue) and value.value is None:
-                parts.append(None)
-                continue
-            if (index := tx.interp.try_index(value)) is None:
+            none = isinstance(value, ConstantValue) and value.value is None
+            index = None if none else tx.interp.try_index(value)
+            if index is None and not none:
                 message = "slice indices must be integers or None or have an __index__ method"
                 raise tx.interp.error(TypeError, message)
             parts.append(index)

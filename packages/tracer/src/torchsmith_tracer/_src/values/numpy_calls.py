@@ -187,7 +187,7 @@ class Asked:
         if isinstance(value, SymNumValue):
             return value.as_constant()
         if isinstance(value, SliceValue):
-            return slice(*(self.host(v) for v in (value.start, value.stop, value.step)))
+            return slice(*map(self.host, value.items))
         if isinstance(value, TensorValue):
             raise refused(self.name, f"{value.describe()} among arrays")
         return self.tx.interp.concrete(value)

@@ -122,7 +122,7 @@ def _key(tx: Trace, array: ArrayValue, key: Value) -> tuple[Value, bool]:
             mask = part.tensor.fake.dtype is torch.bool
             part = part.tensor if mask else cast_to(tx, part.tensor, torch.int64)
         elif isinstance(part, SliceValue):
-            step = tx.interp.try_concrete(part.step)
+            step = tx.interp.try_concrete(part.items[2])
             if type(step) is int and step < 0:
                 raise refused("ndarray.__getitem__", "a view that goes backwards")
         elif isinstance(part, TensorValue):

@@ -54,10 +54,8 @@ class Iteration(Part):
 
     def step(self, it: Value) -> Value | None:
         """``next(it)``, or None at the end."""
-        if isinstance(it, IteratorValue):
-            return it.step(self.tx)
         try:
-            return it.next(self.tx)
+            return it.step(self.tx) if isinstance(it, IteratorValue) else it.next(self.tx)
         except ObservedException as e:
             if self.interp.exception_matches(e.exc, StopIteration):
                 return None

@@ -9,7 +9,7 @@ from typing import Any, cast
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.values.abstract.part import Part
-from torchsmith_tracer._src.values.base import Value, name_in_messages
+from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value, dunder
@@ -79,8 +79,8 @@ class Operators(Part):
         x, y = a.type_name, b.type_name
         base = a.base_value()
         if op == "add":
-            if isinstance(base, SequenceValue) and not inplace:
-                x = name_in_messages(base.base_type())
+            if isinstance(base, SequenceValue):
+                x = base.base_type().__name__
                 return self.interp.error(TypeError, f'can only concatenate {x} (not "{y}") to {x}')
             if isinstance(base, ConstantValue) and isinstance(base.value, str | bytes):
                 if isinstance(base.value, str):
@@ -207,11 +207,11 @@ class Operators(Part):
         if isinstance(value, ObjectValue) and not issubclass(value.cls, int):
             if (method := value.special_method(self.tx, "__index__")) is None:
                 return None
-            result = self.interp.try_concrete(self.interp.call(method, []))
-            if not isinstance(result, int):
-                message = f"__index__ returned non-int (type {type(result).__name__})"
+            result = self.interp.call(method, [])
+            if not issubclass(result.python_type(), int):
+                message = f"__index__ returned non-int (type {result.type_name})"
                 raise self.interp.error(TypeError, message)
-            return result
+            return cast("int", self.interp.concrete(result))
         if issubclass(value.python_type(), int):
             known = self.interp.try_concrete(value)
             return int(known) if isinstance(known, int) else None
@@ -234,6 +234,8 @@ class Operators(Part):
         number = value if varies else ConstantValue(self.index(value))
         if self.interp.truth(self.interp.compare("lt", number, ConstantValue(0))):
             raise self.interp.error(ValueError, "__len__() should return >= 0")
+        if isinstance(number, ConstantValue) and cast("int", number.value) > sys.maxsize:
+            raise self.interp.error(OverflowError, "cannot fit 'int' into an index-sized integer")
         return number
 
     def check_bool(self, value: Value) -> bool:

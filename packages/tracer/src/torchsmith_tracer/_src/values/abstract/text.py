@@ -177,7 +177,7 @@ class Texts(Part):
             assert isinstance(value, SequenceValue)
             if type(value) not in _BRACKETS:
                 return None
-            shown = [[self.repr_of(v)] for v in value.unpack(self.tx)]
+            shown = [[self.repr_of(v)] for v in value.in_turn(self.tx)]
             left, right = _BRACKETS[type(value)]
             one = len(shown) == 1 and type(value) is TupleValue
             return _listed(left, shown, "," + right if one else right)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -42,6 +43,7 @@ class _Missing:
 MISSING = _Missing()
 
 
+@dataclass(slots=True, eq=False)
 class Again:
     """Repeats a call of a cached function for its effects on the cache.
 
@@ -49,12 +51,9 @@ class Again:
         done: the call has been made already, once.
     """
 
-    __slots__ = ("done", "function", "kwargs")
-
-    def __init__(self, function: Cached, kwargs: Mapping[str, object], done: bool) -> None:
-        self.function = function
-        self.kwargs = kwargs
-        self.done = done
+    function: Cached
+    kwargs: Mapping[str, object]
+    done: bool
 
     def __call__(self, *args: Any) -> None:
         if self.done:

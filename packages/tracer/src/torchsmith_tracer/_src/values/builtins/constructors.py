@@ -65,10 +65,8 @@ def _number(
             if in_python(lookup(tx, obj.python_type(), name)):
                 result = tx.interp.call_special(obj, name)
                 assert result is not None
-                if not issubclass(result.python_type(), (cls, int)):
-                    what = f"non-{cls.__name__} (type {result.type_name})"
-                    message = f"{obj.type_name}.{name} returned {what}"
-                    raise tx.interp.error(TypeError, message)
+                if not issubclass(result.python_type(), int if name == "__index__" else cls):
+                    raise Unsupported("raises", what=f"{cls.__name__}() of {obj.describe()}")
                 if result.python_type() in (int, float) and not result.is_constant():
                     return _number(tx, cls, result, names, [])
                 return tx.interp.fold(cls, tx.interp.concrete(result))
@@ -99,6 +97,8 @@ constructor(float)(lambda tx, obj=_ZERO, /: _number(tx, float, obj, ("__float__"
 def _complex(tx: Trace, real: Value = _ZERO, imag: Value | None = None) -> Value:
     if isinstance(real, ObjectValue):
         if (result := tx.interp.call_special(real, "__complex__")) is not None:
+            if not issubclass(result.python_type(), complex):
+                raise Unsupported("raises", what=f"complex() of {real.describe()}")
             return result
         real = tx.interp.class_value(float).call(tx, [real], {})
     parts = [tx.interp.concrete(v) for v in (real, imag) if v is not None]

@@ -8,6 +8,7 @@ import operator
 import types
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -30,6 +31,7 @@ from torchsmith_tracer._src.values.constants import (
     ConstantValue,
     bool_value,
     is_none,
+    is_not_implemented,
 )
 from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue
@@ -166,7 +168,8 @@ def _pow(tx: Trace, base: Value, exp: Value, mod: Value = NONE) -> Value | None:
     if tx.interp.is_none(mod):
         return tx.interp.binary("pow", base, exp)
     is_object = isinstance(base, ObjectValue)
-    return tx.interp.call_special(base, "__pow__", exp, mod) if is_object else None
+    result = tx.interp.call_special(base, "__pow__", exp, mod) if is_object else None
+    return None if result is None or is_not_implemented(result) else result
 
 
 @builtin(sum)
@@ -238,14 +241,12 @@ builtin(any)(lambda tx, iterable, /: ConstantValue(_has_item(tx, iterable, True)
 builtin(all)(lambda tx, iterable, /: ConstantValue(not _has_item(tx, iterable, False)))
 
 
+@dataclass(slots=True, eq=False)
 class _SortKey:
     """Lets the host's sort compare values with the traced ``<``."""
 
-    __slots__ = ("tx", "value")
-
-    def __init__(self, tx: Trace, value: Value) -> None:
-        self.tx = tx
-        self.value = value
+    tx: Trace
+    value: Value
 
     def __lt__(self, other: _SortKey) -> bool:
         return self.tx.interp.truth(self.tx.interp.compare("lt", self.value, other.value))
@@ -255,13 +256,9 @@ def sort(tx: Trace, items: list[Value], key: Value, reverse: Value) -> list[Valu
     """``sorted(items, key=key, reverse=reverse)``."""
     down = tx.interp.truth(reverse)
     keys = items if tx.interp.is_none(key) else [tx.interp.call(key, [v]) for v in items]
-    if all(type(k) is ConstantValue for k in keys):
-        hosts = [cast("ConstantValue", k).value for k in keys]
-        spot = hosts.__getitem__
-        order = tx.interp.hosted(sorted, range(len(items)), key=spot, reverse=down)
-    else:
-        wrapped = [_SortKey(tx, k) for k in keys]
-        order = sorted(range(len(items)), key=wrapped.__getitem__, reverse=down)
+    known = all(type(k) is ConstantValue for k in keys)
+    hosts: list[Any] = [cast(Any, k).value if known else _SortKey(tx, k) for k in keys]
+    order = tx.interp.hosted(sorted, range(len(items)), key=hosts.__getitem__, reverse=down)
     return [items[i] for i in order]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from torchsmith_tracer._src.trace import Trace
@@ -32,21 +34,28 @@ def _list(value: Value) -> ListValue:
     return cast("ListValue", value.base_value())
 
 
+@dataclass(slots=True, eq=False)
 class _Element:
-    """An item, for methods of the host's own sequences that compare items."""
+    """An item, for methods of the host's own sequences that compare items: ``host`` has those of
+    ``seq``, also when comparing has changed them."""
 
-    __slots__ = ("tx", "value")
-
-    def __init__(self, tx: Trace, value: Value) -> None:
-        self.tx = tx
-        self.value = value
+    tx: Trace
+    seq: SequenceValue
+    value: Value
+    host: Any = None
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, _Element)
-        return self.tx.interp.equal(realize(self.tx, self.value), other.value)
+        before = [*map(id, self.seq.items)]
+        same = self.tx.interp.equal(realize(self.tx, self.value), other.value)
+        if before != [*map(id, self.seq.items)]:
+            host = other.host if self.host is None else self.host
+            host.clear()
+            host.extend(_Element(self.tx, self.seq, v) for v in self.seq.items)
+        return same
 
     def __repr__(self) -> str:
-        return repr(self.tx.interp.try_concrete(self.value))
+        return str(self.tx.interp.concrete(self.tx.interp.repr_of(self.value)))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -58,15 +67,15 @@ def _as_host(cls: type, name: str, *, item: int | None = None) -> None:
 
     def implementation(tx: Trace, self: Value, /, *args: Value) -> Value:
         seq = _seq(self)
-        values = [_Element(tx, v) for v in seq.items] if compares else seq.items
-        more: list[Any] = []
-        for i, arg in enumerate(args):
-            if i != item:
-                more.append(tx.interp.index(arg))
-            else:
-                more.append(_Element(tx, arg) if compares else arg)
+        as_item: Any = partial(_Element, tx, seq) if compares else lambda v: v
+        # The arguments first: a user's ``__index__`` may change the items.
+        more: list[Any] = [
+            as_item(a) if i == item else tx.interp.index(a) for i, a in enumerate(args)
+        ]
         limit = (seq.maxlen,) if isinstance(seq, DequeValue) else ()
-        host = cls(values, *limit)
+        host = cls(map(as_item, seq.items), *limit)
+        if compares and more:
+            more[0].host = host
         result = tx.interp.hosted(getattr(host, name), *more)
         if name not in ("index", "count"):
             items = [v.value for v in host] if compares else list(host)
