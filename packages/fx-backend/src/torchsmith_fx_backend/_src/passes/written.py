@@ -51,7 +51,8 @@ class WrittenParts(Pass):
         sums: dict[fx.Node, _Sum] = {}
         for node in list(graph.nodes):
             if node.target in _READS and node in parts and node not in seen:
-                _read(node, parts)
+                if not _is_put_back(node):
+                    _read(node, parts)
             elif node.target in _WRITES and node in parts and _is_zero(node.args[0]):
                 sums[node] = _Sum(node, [parts[node]])
             elif node.target is aten.add.Tensor and not node.kwargs:
@@ -76,14 +77,19 @@ def _part(node: fx.Node) -> _Part | None:
     return None if given[3:] not in ((), (1,)) else _Part(dim, start, max(start, stop), False)
 
 
+def _is_put_back(node: fx.Node) -> bool:
+    """Whether parts of what is read are written, and it into the whole: in place, in the end."""
+    return any(user.target in _WRITES and user.args[0] is node for user in node.users)
+
+
 def _read(node: fx.Node, parts: dict[fx.Node, _Part]) -> None:
     base: Any = node.args[0]
     wanted, source = parts[node], base
     while source.target in _WRITES and source in parts and parts[source].is_apart(wanted):
         source = source.args[0]
-    value: Any = source.args[1] if source.target in _WRITES else None
-    if value is not None and parts.get(source) == wanted:
-        if same_layout(value.meta["val"], node.meta["val"]):
+    if source.target in _WRITES and parts.get(source) == wanted:
+        value: Any = source.args[1]  # parts of it may be written in place, if it is not looked at
+        if value.target not in _WRITES and same_layout(value.meta["val"], node.meta["val"]):
             node.replace_all_uses_with(value)
             return
     if source is not base and same_layout(source.meta["val"], base.meta["val"]):
