@@ -20,7 +20,7 @@ from torchsmith_guards._src.guards.global_state import AutocastState, GlobalStat
 from torchsmith_guards._src.guards.guard import UNCHANGED_NUMBER, Guard, GuardKind
 from torchsmith_guards._src.guards.guard_set import GuardSet
 from torchsmith_guards._src.guards.helpers import fetch
-from torchsmith_guards._src.guards.shape_relation import ShapeRelation
+from torchsmith_guards._src.guards.shape_relation import Question, ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec, stride_dependents
 from torchsmith_guards._src.guards.tree import estimated_ns
 from torchsmith_guards._src.interruptions import deferred, deliver, is_interruption
@@ -107,6 +107,7 @@ __all__ = [
     "Mul",
     "NamespaceSource",
     "PinnedSource",
+    "Question",
     "ResultSource",
     "ShapeEnv",
     "ShapeGuard",

@@ -3,6 +3,7 @@
 import functools
 import logging
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -290,3 +291,106 @@ def test_a_result_that_the_cache_got_elsewhere_is_seen():
         assert [compiled(X, [])[0].item() for _ in range(2)] == [wanted, wanted]
     answer[0] = 7
     assert compiled(X, [])[0].item() == 5
+
+
+def layout(ran, **options):
+    class Split:
+        def __init__(self, heads):
+            self.heads, self.order = heads, [0, 2, 1, 3]
+
+    splits = {heads: Split(heads) for heads in (1, 2)}
+
+    @functools.lru_cache(**options)
+    def plan(split, shape, names=()):
+        sizes = list(shape[:-1])
+        if shape[-1] % split.heads:
+            raise ValueError(f"{shape[-1]} does not divide")
+        sizes.extend([split.heads, shape[-1] // split.heads])
+        return sizes, {"last": sizes[-1]}, split.order, shape[1] * 2, None
+
+    def program(x, heads=2):
+        sizes, table, order, twice, _ = plan(splits[heads], x.shape, ("a", "b"))
+        return x.view(sizes).permute(order) * table["last"] + twice
+
+    return plan, program
+
+
+def returned(ran, **options):
+    @functools.lru_cache(**options)
+    def plan(n):
+        return [n, [n * 2]], {"n": n + 1}
+
+    def program(x, change=False):
+        found, table = plan(x.shape[1])
+        if change:
+            found[1].append(0)
+            table["n"] += 1
+        same = plan(x.shape[1])
+        return x * len(found[1]) + table["n"], found, table, same[0] is found
+
+    return plan, program
+
+
+@pytest.mark.parametrize("options", [{}, {"maxsize": None}, {"maxsize": 2}])
+@pytest.mark.parametrize("make", [layout, returned])
+def test_numbers_that_vary(make, options):
+    calls = [(torch.ones(2, n, 4),) for n in (5, 6, 7, 5, 8, 7, 9)]
+    calls += [(torch.ones(2, 6, 4), 1), (torch.ones(2, 9, 4), 1), (torch.ones(2, 7, 4),)]
+    assert repr(run(make, True, calls, **options)) == repr(run(make, False, calls, **options))
+
+
+@pytest.mark.parametrize("make", [layout, returned])
+def test_numbers_that_vary_have_one_version(make):
+    cached, program = make([])
+    compiled = tracer.compile(program, backend="eager", fullgraph=True)
+    tracer.clear_metrics()
+    for n in (5, 6, 7, 8, 9, 7):
+        assert repr(compiled(torch.ones(2, n, 4))) == repr(program(torch.ones(2, n, 4)))
+    assert len(tracer.metrics().frames) == 2
+
+
+def test_a_varying_result_that_the_cache_got_elsewhere_is_seen():
+    answer = [1]
+
+    @functools.lru_cache
+    def times(n):
+        return n * answer[0]
+
+    compiled = tracer.compile(lambda x: x * times(x.shape[0]), backend="eager")
+    for n in (2, 3, 4):
+        assert compiled(torch.ones(n)).tolist() == [n] * n
+    for n, kept in ((4, 4), (5, 35)):
+        answer[0] = 7
+        times(n)
+        answer[0] = 1
+        assert compiled(torch.ones(n)).tolist() == [kept] * n
+    times.cache_clear()
+    assert compiled(torch.ones(5)).tolist() == [5] * 5
+
+
+def test_results_of_different_calls_are_different_places():
+    @functools.lru_cache
+    def parts(name):
+        return [*name]
+
+    def program(x, names):
+        return [x * len(parts(name)) for name in names]
+
+    compiled = tracer.compile(program, backend="eager")
+    tracer.clear_metrics()
+    for names in (("a",), ("bc", "def"), ("ghij", "klmno", "pqrstu"), ("vw", "x", "yz")):
+        assert [t[0].item() for t in compiled(X, names)] == [len(name) for name in names]
+    assert [f.break_ for f in tracer.metrics().frames] == [None] * 4
+
+
+def test_a_cleared_cache_lets_its_tensors_go():
+    @functools.lru_cache
+    def table(n):
+        return torch.ones(n)
+
+    compiled = tracer.compile(lambda x: x + table(1), backend="eager")
+    assert [compiled(X)[0].item() for _ in range(3)] == [2.0] * 3
+    held = weakref.ref(table(1))
+    table.cache_clear()
+    assert held() is None
+    assert compiled(X)[0].item() == 2.0

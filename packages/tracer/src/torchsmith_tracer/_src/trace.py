@@ -81,6 +81,7 @@ class Graph(Protocol):
     transforms: int
     replaced: list[tuple[TensorValue, fx.Node]]
     fake: FakeMode
+    graph: fx.Graph
     shape_env: ShapeEnv | None
 
     def base_of(self, fake: torch.Tensor) -> tuple[object, Source] | None: ...

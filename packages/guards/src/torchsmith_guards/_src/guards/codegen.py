@@ -25,7 +25,7 @@ from torchsmith_guards._src.guards import conditions
 from torchsmith_guards._src.guards.conditions import Names
 from torchsmith_guards._src.guards.global_state import GlobalState
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
-from torchsmith_guards._src.guards.shape_relation import ShapeRelation
+from torchsmith_guards._src.guards.shape_relation import Question, ShapeRelation
 from torchsmith_guards._src.guards.tensor_spec import TensorSpec
 from torchsmith_guards._src.guards.tree import COST_NS, FETCH_NS, Node, Tree, branch_rank, runs
 from torchsmith_guards._src.interruptions import is_interruption
@@ -457,6 +457,10 @@ class _Generator:
             else self._fetch(self.tree.node(source))
             for symbol, source in relation.bindings
         }
+        if isinstance(relation.condition, Question):
+            return (
+                f"not {relation.condition.text(names, self.names.constant(relation.condition.fn))}"
+            )
         text = relation.condition.text(names)
         for function in FUNCTIONS:
             if f"{function}(" in text and not hasattr(builtins, function):

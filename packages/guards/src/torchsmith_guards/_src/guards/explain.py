@@ -285,7 +285,7 @@ def _shape(guard: Guard, roots: Mapping[str, object]) -> Failure | None:
     values = {name: helpers.fetch(s, roots) for name, s in guard.expected.bindings}
     if guard.expected.condition.evaluate(values):
         return None
-    hint, number = _OF_RELATIONS[guard.why], guard.expected.constant()
+    hint, number = _OF_RELATIONS.get(guard.why, ""), guard.expected.constant()
     if number is not None:
         return Failure(guard, number.value, next(iter(values.values())), hint)
     new = ", ".join(f"{_plain(s.expr)} = {values[name]}" for name, s in guard.expected.bindings)

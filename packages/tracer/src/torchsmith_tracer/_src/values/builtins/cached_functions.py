@@ -3,21 +3,24 @@ the call, so that hits, misses and the order of entries are eager's.
 
 What the cache does not hold yet is computed while tracing, by the real call: that is this call's
 one, so the body leaves it out the first time. A function that raises then is run once more, when
-the instruction is run natively. Where effects come before the call, the function is traced for its
-result instead, and the real call takes its place among them.
+the instruction is run natively. Where effects come before the call, or numbers among its arguments
+vary, the function is traced for its result instead, the real call takes its place among the
+effects, and a guard asks whether the cache has the same result for the numbers of a call.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
-from torchsmith_guards import GuardKind
+import torchsmith_guards as guards
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import exists
@@ -25,22 +28,22 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
 from torchsmith_tracer._src.values.builtins.registry import method
 from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.containers import ListValue, TupleValue
 from torchsmith_tracer._src.values.lookup import lookup
+from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import NewObjectValue
+from torchsmith_tracer._src.values.sizes import SizeValue
+from torchsmith_tracer._src.values.symnum import SymNumValue
 
 WRAPPER = functools._lru_cache_wrapper
 _LITERALS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtype))
+_MOST = 1000  # numbers that a result has been compared for
 Cached = Any  # typeshed makes the wrapper generic, the interpreter does not
+Entry = Callable[[], object]
+Known = Mapping[str, object]
 
 
-class _Missing:
-    """What ``peek`` gives for a call that is not in the cache."""
-
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING = _Missing()
+MISSING = object()  # what ``entry`` gives for a call that is not in the cache
 
 
 @dataclass(slots=True, eq=False)
@@ -52,8 +55,8 @@ class Again:
     """
 
     function: Cached
-    kwargs: Mapping[str, object]
-    done: bool
+    kwargs: Known
+    done: bool = False
 
     def __call__(self, *args: Any) -> None:
         if self.done:
@@ -62,43 +65,75 @@ class Again:
             self.function(*args, **self.kwargs)
 
 
+@dataclass(slots=True, eq=False)
 class Later(Again):
-    """A call that the cache may lack: it does what the function does, too."""
+    """A call that the cache may lack: it does what the function does, too.
 
-    __slots__ = ()
+    Attributes:
+        key: the arguments, with formulas in place of numbers that vary.
+        of: these numbers in the call under way, by the names in ``key``.
+    """
+
+    key: tuple[object, ...] = ()
+    of: threading.local = field(default_factory=threading.local)
+
+    def shared(self) -> object:
+        """The result where that is one object for all callers."""
+        args = _filled(self.key, vars(self.of))
+        found = entry(self.function, args, self.kwargs)()
+        if found is MISSING:
+            found, self.done = self.function(*args, **self.kwargs), True
+        return found
 
 
-def peek(wrapper: Cached, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-    """The cached result of a call, or ``MISSING``; neither counts nor moves the entry."""
+#: By wrapper and key: equal calls ask one and the same function, also in another compile.
+_ENTRIES: WeakValueDictionary[Hashable, Entry] = WeakValueDictionary()
+
+
+def entry(wrapper: Cached, args: Sequence[object], kwargs: Known) -> Entry:
+    """A function that gives the cached result of a call, or ``MISSING``; it neither counts as a
+    call nor moves the entry."""
     parameters = wrapper.cache_parameters()
-    held = gc.get_referents(wrapper)
-    own = vars(wrapper)
-    table = next(t for t in held if type(t) is dict and t is not own)
-    for key in _keys(held, args, kwargs, typed=parameters["typed"]):
-        entry = table.get(key, MISSING)
-        if entry is MISSING or parameters["maxsize"] is None:
-            return entry
-        # The links of a bounded cache are opaque; each is visited as key, result, type.
-        link = type(entry)
-        for at in range(2, len(held)):
-            if held[at] is link and type(held[at - 2]) is type(key) and held[at - 2] == key:
-                return held[at - 1]
-    return MISSING
+    held, own = gc.get_referents(wrapper), vars(wrapper)
+    table = next(t for t in held if type(t) is dict and t is not own)  # for good: it is cleared
+    key = _key(held, args, kwargs, parameters["typed"])
+    if (made := _ENTRIES.get((id(wrapper), key))) is not None:
+        return made
+    known: tuple[object, int, object] = (MISSING, 0, MISSING)
+
+    def cached() -> object:
+        nonlocal known
+        found = table.get(key, MISSING)
+        if found is MISSING or parameters["maxsize"] is None:
+            return found
+        # A bounded cache is visited as key, result, type of a link; only a miss changes a link.
+        misses = wrapper.cache_info().misses
+        if known[0] is found and known[1] == misses:
+            return known[2]
+        held = gc.get_referents(wrapper)
+        links = (i for i in range(2, len(held)) if held[i] is type(found))
+        same = (i for i in links if type(held[i - 2]) is type(key) and held[i - 2] == key)
+        result = next((held[i - 1] for i in same), MISSING)
+        if not any(isinstance(o, torch.Tensor) for o in (result, *gc.get_referents(result))):
+            known = (found, misses, result)  # what is large is not kept alive
+        return result
+
+    cached.__module__, cached.__qualname__ = wrapper.__module__, f"{_name(wrapper)}.cached"
+    _ENTRIES[id(wrapper), key] = cached
+    return cached
 
 
-def _keys(
-    held: Sequence[object], args: Sequence[object], kwargs: Mapping[str, object], *, typed: bool
-) -> list[object]:
+def _key(held: Sequence[object], args: Sequence[object], kwargs: Known, typed: bool) -> Hashable:
     """The key of a call; the mark between positional and keyword arguments is the wrapper's own."""
     if not kwargs and not typed and len(args) == 1 and type(args[0]) in (int, str):
-        return [args[0]]
+        return args[0]
     key: tuple[object, ...] = tuple(args)
     if kwargs:
         mark = next((o for o in held if type(o) is object), None)
         key += (mark, *(part for item in kwargs.items() for part in item))
     if typed:
         key += tuple(map(type, args)) + tuple(map(type, kwargs.values()))
-    return [key]
+    return key
 
 
 @method(WRAPPER, "__call__")
@@ -108,21 +143,27 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
         raise Unsupported("opaque-call", what=self.describe())
     if any(isinstance(a, NewObjectValue) and _by_identity(tx, a.cls) for a in args):
         return _first_call(tx, wrapper, args, kwargs)
-    given = [_host(tx, a, wrapper) for a in args]
     named = {k: tx.interp.concrete(v) for k, v in kwargs.items()}
     if self.source is not None:
-        tx.builder.guard(self.source, GuardKind.ID, wrapper, "a cached function was called")
-    found = peek(wrapper, given, named)
-    done = found is MISSING
+        tx.builder.guard(self.source, guards.GuardKind.ID, wrapper, "a cached function was called")
+    if any(map(_varies, args)):
+        marks = tx.checkpoint()
+        try:
+            return _call_traced(tx, wrapper, args, kwargs, named)
+        except Unsupported:  # it is called with the numbers of this call
+            tx.rollback(marks)
+    given = [_host(tx, a, wrapper) for a in args]
+    cached = entry(wrapper, given, named)
+    done = cached() is MISSING
     if done:
         if not has_room(wrapper, 1):
             raise Unsupported("opaque-call", what=f"{_name(wrapper)}, whose cache lacks this call")
         if _pending(tx):
-            return _call_later(tx, wrapper, args, kwargs, (tuple(given), named))
+            return _call_traced(tx, wrapper, args, kwargs, named)
         tx.interp.fold(lambda: (wrapper(*given, **named), None)[1])
-        if peek(wrapper, given, named) is MISSING:
+        if cached() is MISSING:
             raise Unsupported("opaque-call", what=f"{_name(wrapper)}, which keeps no result")
-    result = tx.world.query(peek, wrapper, tuple(given), named)
+    result = tx.world.query(cached)
     tx.journal.call_later(Again(wrapper, named, done), *args)
     return result
 
@@ -133,37 +174,37 @@ def has_room(wrapper: Cached, calls: int) -> bool:
     return info.maxsize is None or info.currsize + calls <= info.maxsize
 
 
-def takes(wrapper: Cached, key: Any, result: object, calls: int) -> bool:
-    """Whether a cache holds ``result`` for a call, or lacks it and has room."""
-    found = peek(wrapper, *key)
-    if found is MISSING:
-        return has_room(wrapper, calls)
-    return type(found) is type(result) and repr(found) == repr(result)
-
-
-def _call_later(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, key: Any) -> Value:
-    """The result of a call that the cache lacks, from tracing the function.
+def _call_traced(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, named: Known) -> Value:
+    """The result from tracing the function, of a call that takes its place among the effects.
 
     Raises:
-        Unsupported: the result is no literal; or the function has other effects than calls, or
-            such as tell who has called it.
+        Unsupported: the result is not made of literals and numbers; or the function has other
+            effects than calls, or such as tell who has called it.
     """
-    journal, what = tx.journal, f"{_name(wrapper)}, whose cache lacks this call"
+    journal, env, what = tx.journal, tx.graph.shape_env, f"{_name(wrapper)}, which is cached"
+    symbols: set[guards.Symbol] = set()
+    key = tuple([_pattern(tx, a, symbols, wrapper) for a in args])
+    later = Later(wrapper, named, key=key)
+    for same, found in journal.results.items():
+        if (same.function, same.key, same.kwargs) == (wrapper, key, named):
+            journal.call_later(same, *args)
+            return found
     outer = [(f.info.code.co_filename, f.line) for f in tx.frames]
-    mark, ops, before = journal.checkpoint(), tx.graph.op_count, len(journal.effects)
+    mark, before, nodes = journal.checkpoint(), len(journal.effects), len(tx.graph.graph.nodes)
+    older = {*journal.mutated, *(v for table in journal.attrs.values() for v in table.values())}
     outside, journal.watch = journal.watch, []
     try:
-        pairs = zip(args, key[0], strict=True)  # a number that varies is known in the key
-        given = [ConstantValue(o) if type(o) in _LITERALS else a for a, o in pairs]
-        result = tx.builder.wrap_new(wrapper.__wrapped__).call(tx, given, kwargs)
+        result = tx.builder.wrap_new(wrapper.__wrapped__).call(tx, args, kwargs)
     except ObservedException as e:
         raise Unsupported("opaque-call", what=what) from e
     finally:
         changed, journal.watch = journal.watch, outside
-    found = tx.interp.try_concrete(result)
-    calls = journal.effects[before:]
-    suits = type(found) in _LITERALS and not changed and tx.graph.op_count == ops
-    for call in calls:
+    pattern = _pattern(tx, result, symbols)
+    result = _found(result, guards.CallSource(guards.PinnedSource(later.shared)))
+    made = [n.meta.get("example_value") for n in list(tx.graph.graph.nodes)[nodes:]]
+    suits = not any(v in older or exists(v) for v in changed)
+    suits = suits and not any(isinstance(m, torch.Tensor) for m in made)
+    for call in journal.effects[before:]:
         parts = call if isinstance(call, tuple) else ()  # else: a value that makes others
         known = [a.value for a in parts if isinstance(a, ConstantValue)]
         tells = any(type(a) is str and (a, b) in outer for a, b in pairwise(known))
@@ -171,10 +212,92 @@ def _call_later(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, key: Any
     journal.rollback(mark)
     waiting = [e[0] for e in journal.effects if isinstance(e, tuple)]
     room = 1 + sum(type(call) is Later and call.function is wrapper for call in waiting)
-    if not suits or not tx.interp.truth(tx.world.query(takes, wrapper, key, found, room)):
+    seen: set[tuple[object, ...]] = set()
+    counts = (0, 0)
+
+    def agrees(**numbers: Any) -> bool:
+        nonlocal counts
+        hits, misses, _, _ = wrapper.cache_info()
+        if misses != counts[1] or hits < counts[0] or len(seen) > _MOST:
+            seen.clear()
+        counts, now = (hits, misses), tuple(numbers.values())
+        vars(later.of).update(numbers)
+        if now not in seen:
+            found = entry(wrapper, _filled(key, numbers), named)()
+            if found is MISSING:
+                return bool(symbols) or has_room(wrapper, room)
+            if repr(found) != repr(_filled(pattern, numbers)):
+                return False
+            seen.add(now)
+        return True
+
+    names = {} if env is None else env.bindings
+    bound = tuple((s.name, names[s.name]) for s in symbols if s.name in names)
+    question = guards.Question(agrees, frozenset(symbols))
+    if not suits or len(bound) < len(symbols) or not question.evaluate(env.hints if env else {}):
         raise Unsupported("opaque-call", what=what)
-    journal.call_later(Later(wrapper, key[1], False), *args)
+    relation = guards.ShapeRelation(question, bound)
+    tx.builder.guard(
+        guards.SHAPES, guards.GuardKind.SHAPE, relation, "what a cached function returns"
+    )
+    journal.results[later] = result
+    journal.record(journal.results.popitem)
+    journal.call_later(later, *args)
     return result
+
+
+def _pattern(
+    tx: Trace, value: Value, symbols: set[guards.Symbol], wrapper: Cached | None = None
+) -> Any:
+    """An argument of ``wrapper``, or a result, with formulas in place of numbers that vary, whose
+    ``symbols`` are noted."""
+    if isinstance(value, SymNumValue) and tx.graph.shape_env is not None:
+        formula = tx.graph.shape_env.simplify(guards.expr_of(value.sym))
+        symbols |= formula.free_symbols
+        return formula
+    if type(value) in (TupleValue, SizeValue):
+        return tuple([_pattern(tx, v, symbols, wrapper) for v in value.unpack(tx)])  # type: ignore[attr-defined]
+    if wrapper is not None:
+        return _host(tx, value, wrapper)
+    if type(value) is ListValue:
+        return [_pattern(tx, v, symbols) for v in value.unpack(tx)]
+    if type(value) is DictValue and value.cls is dict:
+        parts = zip(value.keys(), value.values(tx), strict=True)
+        return {tx.interp.concrete(k): _pattern(tx, v, symbols) for k, v in parts}
+    found = tx.interp.concrete(value)
+    if type(found) not in _LITERALS:
+        raise Unsupported("not-constant", what=value.describe())
+    return found
+
+
+def _found(value: Value, source: guards.Source) -> Value:
+    """A result, where lists and dicts that the function has made are found at ``source``."""
+    if type(value) in (TupleValue, ListValue) and value.source is None:
+        items = [_found(v, guards.ItemSource(source, i)) for i, v in enumerate(value.items)]  # type: ignore[attr-defined]
+        return ListValue(items, source) if type(value) is ListValue else TupleValue(items)
+    if type(value) is DictValue and value.source is None:
+        rows = value.table.items()
+        table = {
+            h: (k, _found(v, guards.ItemSource(source, k.as_constant()))) for h, (k, v) in rows
+        }
+        return DictValue(table, source)
+    return value
+
+
+def _filled(pattern: Any, numbers: Mapping[str, Any]) -> Any:
+    """A pattern with numbers for its symbols."""
+    if isinstance(pattern, guards.SymExpr):
+        return pattern.evaluate(numbers)
+    if isinstance(pattern, dict):
+        return {k: _filled(v, numbers) for k, v in pattern.items()}
+    if type(pattern) in (list, tuple):
+        return type(pattern)([_filled(v, numbers) for v in pattern])
+    return pattern
+
+
+def _varies(value: Value) -> bool:
+    items = getattr(value, "items", ()) if type(value) in (TupleValue, SizeValue) else ()
+    return isinstance(value, SymNumValue) or any(map(_varies, items))
 
 
 def _by_identity(tx: Trace, kind: type) -> bool:
@@ -200,7 +323,7 @@ def _host(tx: Trace, value: Value, wrapper: Cached) -> object:
         return known
     obj, source = getattr(value, "obj", None), value.source
     if obj is not None and source is not None and _by_identity(tx, type(obj)):
-        tx.builder.guard(source, GuardKind.ID, obj, "an argument of a cached function")
+        tx.builder.guard(source, guards.GuardKind.ID, obj, "an argument of a cached function")
         return obj
     raise Unsupported("opaque-call", what=f"{_name(wrapper)} with {value.describe()}")
 
