@@ -107,3 +107,33 @@ def test_a_count_is_one_version(capture):
     for n in range(2, 6):
         assert torch.equal(compiled(X), X * n)
     assert capture.n == 1
+
+
+def test_the_table_is_read_and_written(program):
+    def body(compile):
+        own = threading.local()
+
+        def step(x):
+            first = own.__dict__.get("scale", 2)
+            own.__dict__["scale"] = first + 1
+            own.__dict__.update(n=own.__dict__["scale"] * 2)
+            return x * own.n, own.__dict__.get("missing", 3), sorted(own.__dict__)
+
+        compiled = compile(step)
+        out = [compiled(X), compiled(X), in_a_thread(lambda: compiled(X)), compiled(X)]
+        return [*out, own.__dict__]
+
+    program(body)
+
+
+def test_a_table_leaves_one_graph():
+    own = threading.local()
+    step = torchsmith_tracer.compile(
+        lambda x: x * own.__dict__.get("a", 2) * own.__dict__.get("b", 3),
+        backend="eager",
+        fullgraph=True,
+    )
+    assert step(X).tolist() == [6.0, 6.0]
+    own.b = 5
+    assert step(X).tolist() == [10.0, 10.0]
+    assert in_a_thread(lambda: step(X)).tolist() == [6.0, 6.0]

@@ -161,6 +161,8 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
         """``object.__getattribute__``."""
         if name == "__dict__" and not self.has_dict():
             raise self.no_attribute(tx, name)
+        if name == "__dict__" and self.cls is threading.local:  # which has no descriptor for it
+            return tx.interp.instance_dict(self)
         found = lookup(tx, self.cls, name)
         if found is not None and hides_entry(tx, found.attr):
             return bind(tx, found, self, tx.interp.type_of(self), name)
