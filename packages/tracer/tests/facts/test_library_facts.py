@@ -213,3 +213,31 @@ def test_an_unbound_local_has_no_name():
         later = x  # noqa: F841
 
     assert smith(f, backend="eager")(torch.ones(1)) == f(1)
+
+
+ALIAS = typing.Union[int, list[str]]  # noqa: UP007
+
+
+def _nested(x):
+    kinds = typing.Union[torch.Tensor, typing.Tuple[torch.Tensor, ...]]  # noqa: UP006, UP007
+    maybe = typing.Optional[typing.Dict[str, ALIAS]]  # noqa: UP006, UP045
+    return typing.cast(kinds, x) * 2, str(kinds), maybe, typing.Union[ALIAS, typing.List[int]]  # noqa: UP006, UP007
+
+
+def test_types_of_types_are_written_in_one_graph(monkeypatch):
+    compiled = smith(_nested, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    assert str(compiled(x)) == str(_nested(x))
+    monkeypatch.setitem(globals(), "ALIAS", typing.Optional[float])  # noqa: UP045
+    assert str(compiled(x)) == str(_nested(x))
+
+
+def test_a_type_of_no_type_is_an_error():
+    def wrong(x):
+        try:
+            return typing.Optional[x, 3]
+        except TypeError as error:
+            return str(error).partition(" ")[0]
+
+    x = torch.ones(2)
+    assert smith(wrong, backend="eager")(x) == wrong(x)

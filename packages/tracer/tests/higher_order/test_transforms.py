@@ -369,6 +369,19 @@ def test_nothing_is_left_behind(program, caught):
         assert state() == before
 
 
+def test_whether_a_transform_is_active():
+    def program(x):
+        def body(y):
+            return y * (2 if torch._C._are_functorch_transforms_active() else 3)
+
+        inside = torch.vmap(body)(x), torch.func.grad(lambda y: body(y).sum())(x)
+        return *inside, body(x)
+
+    compiled = tracer.compile(program, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(X), program(X))
+    torch.testing.assert_close(torch.vmap(compiled)(X[None]), torch.vmap(program)(X[None]))
+
+
 class Rule(torch.autograd.Function):
     """Its rule for ``vmap`` is its own business."""
 

@@ -160,6 +160,7 @@ FALSE_QUERIES = (
     "_C._functorch.is_gradtrackingtensor"
 )
 NONE_QUERIES = "_C._log_api_usage_once _C._get_tracing_state _C._functorch.peek_interpreter_stack"
+TRANSFORM_QUERIES = "_C._are_functorch_transforms_active"
 # Functions of modules that must not be imported, or that are copied about: (module, name, answer).
 QUERIES_BY_NAME = (
     ("torch._dynamo.external_utils", "is_compiling", True),

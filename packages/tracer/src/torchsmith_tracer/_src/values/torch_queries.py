@@ -157,6 +157,7 @@ for _paths, _answer in (
 ):
     _each(_paths, lambda fn, answer=_answer: _constant(answer))  # type: ignore[misc]
 _each(private.STATE_QUERIES, _query)
+_each(private.TRANSFORM_QUERIES, lambda fn: lambda tx, *_: ConstantValue(tx.graph.transforms > 0))
 _each("compiler.is_dynamo_compiling " + private.TRUE_QUERIES, lambda fn: _is_compiled)
 for _module, _name, _answer in private.QUERIES_BY_NAME:
     register_name(_module, _name, _is_compiled if _answer else _constant(_answer))

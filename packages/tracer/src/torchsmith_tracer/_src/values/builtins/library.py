@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from torchsmith_guards import AttrSource, PinnedSource, Source
+from torchsmith_guards import AttrSource, GuardKind, PinnedSource, Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
@@ -332,18 +332,26 @@ builtin(typing.cast)(lambda tx, typ, val: val)
 
 @builtin(
     *{
-        getattr(form, "__getitem__")  # noqa: B009 - typing hides it
-        for form in (typing._SpecialForm, type(typing.List[int]), type(typing.Callable))  # noqa: UP006
+        getattr(type(form), "__getitem__")  # noqa: B009 - typing hides it
+        for form in (typing.Union, typing.List[int], typing.List, typing.Tuple, typing.Callable)  # noqa: UP006
     }
 )
 def _subscript_typing(tx: Trace, self: Value, /, *args: Value) -> Value | None:
     """``Optional[int]``: typing's own code looks at the calling frame."""
-    form: Any = getattr(self, "obj", None)
-    known = tx.interp.known(args, {})
-    if form is None or known is None or len(args) != 1:
-        return None
-    return tx.interp.fold(lambda: form[known[0][0]])
 
+    def host(value: Value) -> object:
+        alias = getattr(value, "obj", None)
+        if isinstance(alias, _ALIAS) and value.source is not None:
+            tx.builder.guard(value.source, GuardKind.ID, alias, "part of a type")
+            return alias
+        parts = value.unpack(tx) if type(value) is TupleValue else None
+        return tx.interp.concrete(value) if parts is None else tuple(map(host, parts))
+
+    form: Any = getattr(self, "obj", None)
+    return None if form is None else tx.interp.fold(lambda: form[host(*args)])
+
+
+_ALIAS = inspect.getmro(type(typing.List[int]))[1]  # noqa: UP006 - of ``Optional[int]``, too
 
 builtin(typing.get_origin, typing.get_args)(lambda tx, tp: None)
 
