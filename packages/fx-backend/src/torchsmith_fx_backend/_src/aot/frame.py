@@ -24,7 +24,6 @@ from torchsmith_fx_backend.errors import UnsupportedError
 
 log = logging.getLogger("torchsmith.backend")
 
-
 _PAIRS = ("frozen", "attributes", "once")
 
 

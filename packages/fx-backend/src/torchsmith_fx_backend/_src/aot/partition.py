@@ -25,7 +25,14 @@ from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend._src.captured import GIVEN
 from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
-from torchsmith_fx_backend._src.passes.base import COPY, RESULTS, TRACED, source
+from torchsmith_fx_backend._src.passes.base import (
+    COPY,
+    RESULTS,
+    TRACED,
+    ancestors,
+    dependants,
+    source,
+)
 from torchsmith_fx_backend._src.passes.casts import is_rounding
 from torchsmith_fx_backend._src.schedule.facts import SUPPORTED
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -75,7 +82,7 @@ def choose_saved(
     returned: Any = graph.output_node().args[0]
     backward = dependants(tangents)
     grads = [n for n in returned[outputs:] if isinstance(n, fx.Node)]
-    needed = _ancestors(grads)
+    needed = ancestors(grads)
     reads = [arg for node in needed & backward for arg in node.all_input_nodes]
     read = {node for node in (*grads, *reads) if node not in backward}
     given = [n for i, n in enumerate(returned[:outputs]) if i not in private]
@@ -140,7 +147,7 @@ def _cut(
 ) -> list[fx.Node]:
     """What to save when the backward pass needs ``read`` and may compute what ``again`` says."""
     network = _Network()
-    relevant = _ancestors(read, lambda node: not again(node))
+    relevant = ancestors(read, lambda node: not again(node))
     for node in relevant:
         number = position[node]
         several = isinstance(node.meta.get("val"), (list, tuple))
@@ -176,7 +183,7 @@ def _far(
     held = frozenset(saved)
     reads: dict[fx.Node, dict[fx.Node, int]] = {}  # for a value: how much of which saved values
     found: set[fx.Node] = set()
-    for node in sorted(_ancestors(read, held.__contains__), key=position.__getitem__):
+    for node in sorted(ancestors(read, held.__contains__), key=position.__getitem__):
         own = _elements(node)
         reads[node] = {node: own}
         if node in held or node.op != "call_function":
@@ -216,7 +223,7 @@ def forward_graph(
         if isinstance(node.target, OpOverload) and op_info(node.target).impure
         if node.target is not COPY and node not in later and BACKWARD not in node.meta
     ]
-    needed = _ancestors(n for n in [*wanted, *writes, *effects] if isinstance(n, fx.Node))
+    needed = ancestors(n for n in [*wanted, *writes, *effects] if isinstance(n, fx.Node))
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {n: copy_node(graph, n) for n in inputs}
     for node in joint.graph.nodes:
@@ -269,7 +276,7 @@ def backward_graph(
     held = {by_name[s.name]: i for i, s in enumerate(saved) if s.name in by_name}
     backward = dependants(tangents)
     grads = returned[outputs:]
-    needed = _ancestors((n for n in grads if isinstance(n, fx.Node)), lambda node: node in held)
+    needed = ancestors((n for n in grads if isinstance(n, fx.Node)), lambda node: node in held)
     taken = [node for node in held if node in needed]
     used = sorted(held[node] for node in [*taken, *_untold([*taken, *tangents], held)])
     graph = fx.Graph()
@@ -321,16 +328,16 @@ def needed_by(
     held = {by_name[each.name] for each in saved}
     returned: Any = joint.graph.output_node().args[0]
     grads = [n for n in returned[outputs:] if isinstance(n, fx.Node)]
-    needed = _ancestors(grads, held.__contains__)
+    needed = ancestors(grads, held.__contains__)
     backward = dependants(tangents.values())
     users: dict[fx.Node, set[int]] = {node: set() for node in held}
     for position, tangent in tangents.items():
         own = dependants([tangent]) & needed
         reads = {arg for node in own for arg in node.all_input_nodes if arg not in backward}
-        for node in _ancestors(reads, held.__contains__) & held:
+        for node in ancestors(reads, held.__contains__) & held:
             users[node].add(position)
     constant = [n for n in grads if n not in backward]
-    for node in _ancestors(constant, held.__contains__) & held:
+    for node in ancestors(constant, held.__contains__) & held:
         users[node].update(tangents)
     return [frozenset(users[by_name[each.name]]) for each in saved]
 
@@ -353,31 +360,6 @@ def _symbols(node: fx.Node) -> list[str]:
     numbers = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
     known = [guards.expr_of(n) for n in numbers if isinstance(n, torch.SymInt)]
     return [each.name for each in known if isinstance(each, guards.Symbol)]
-
-
-def dependants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """``nodes`` and everything computed from them."""
-    return _reached(nodes, lambda node: (user for user in node.users if user.op != "output"))
-
-
-def _ancestors(
-    nodes: Iterable[fx.Node], stop: Callable[[fx.Node], bool] = lambda node: False
-) -> set[fx.Node]:
-    """``nodes`` and everything that they are computed from, up to nodes where ``stop`` holds."""
-    return _reached(nodes, lambda node: () if stop(node) else node.all_input_nodes)
-
-
-def _reached(
-    nodes: Iterable[fx.Node], following: Callable[[fx.Node], Iterable[fx.Node]]
-) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting += following(node)
-    return found
 
 
 _DEAREST = 32  # simple operations per element of the dearest that runs again, a mask by key

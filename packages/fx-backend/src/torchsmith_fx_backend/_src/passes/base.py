@@ -218,6 +218,31 @@ def escaping(graph: fx.Graph, *, saved: bool = True) -> set[fx.Node]:
     return found
 
 
+def ancestors(
+    nodes: Iterable[fx.Node], stop: Callable[[fx.Node], bool] = lambda node: False
+) -> set[fx.Node]:
+    """``nodes`` and everything that they are computed from, up to nodes where ``stop`` holds."""
+    return _reached(nodes, lambda node: () if stop(node) else node.all_input_nodes)
+
+
+def dependants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """``nodes`` and everything computed from them."""
+    return _reached(nodes, lambda node: (user for user in node.users if user.op != "output"))
+
+
+def _reached(
+    nodes: Iterable[fx.Node], following: Callable[[fx.Node], Iterable[fx.Node]]
+) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += following(node)
+    return found
+
+
 @contextmanager
 def as_traced(graph: fx.Graph) -> Iterator[None]:
     """What is inserted gets the layouts that it would have if it had been differentiated."""

@@ -14,7 +14,14 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     below_autocast,
     without_active_modes,
 )
-from torchsmith_fx_backend._src.passes.base import Pass, escaping, held, is_pure, is_static
+from torchsmith_fx_backend._src.passes.base import (
+    Pass,
+    ancestors,
+    escaping,
+    held,
+    is_pure,
+    is_static,
+)
 
 aten = torch.ops.aten
 
@@ -84,15 +91,8 @@ def _draws(node: fx.Node) -> bool:
 
 def _program(results: list[fx.Node]) -> LazyGraphModule:
     """A graph without inputs that gives ``results``."""
-    needed: set[fx.Node] = set()
-    waiting = list(results)
-    while waiting:
-        node = waiting.pop()
-        if node not in needed:
-            needed.add(node)
-            waiting += node.all_input_nodes
     graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in sorted(needed):
+    for node in sorted(ancestors(results)):
         env[node] = copy_node(graph, node, env.__getitem__)
     graph.output(tuple(env[node] for node in results))
     return LazyGraphModule(torch.nn.Module(), graph)

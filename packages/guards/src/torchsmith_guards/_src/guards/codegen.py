@@ -458,9 +458,8 @@ class _Generator:
             for symbol, source in relation.bindings
         }
         if isinstance(relation.condition, Question):
-            return (
-                f"not {relation.condition.text(names, self.names.constant(relation.condition.fn))}"
-            )
+            asked = self.names.constant(relation.condition.fn)
+            return f"not {relation.condition.text(names, asked)}"
         text = relation.condition.text(names)
         for function in FUNCTIONS:
             if f"{function}(" in text and not hasattr(builtins, function):
