@@ -34,6 +34,7 @@ IMPORTS = {name: "torchsmith_" + name.replace("-", "_") for name in SIBLINGS} | 
     "torchsmith": "torchsmith"
 }
 MATRIX = ["3.12", "3.13"]
+TORCHS_TRITON = "triton==3.7.1"  # that CUDA builds of the pinned torch bring
 
 
 def task(**options: Any) -> Callable[[Callable[[nox.Session], None]], Any]:
@@ -161,10 +162,14 @@ def kernels(session: nox.Session) -> None:
 
 @task(name="fx-backend", tags=["ci"])
 def fx_backend(session: nox.Session) -> None:
-    """Test the backend with guards; Triton is there for the code generator's tests only."""
+    """Test the backend with guards; Triton is there for the code generator's tests only, whose
+    printed kernels are run under the one that torch brings, too."""
     torch(session)
-    tools(session, "pytest", "hypothesis", "pytest-xdist", "triton")
+    tools(session, "pytest", "hypothesis", "pytest-xdist")
     install(session, "guards", "fx-backend")
+    session.install("-q", TORCHS_TRITON)
+    pytest(session, "packages/fx-backend/tests/codegen_triton/test_interpreted.py")
+    session.install("-q", "-U", "triton")
     pytest(session, "packages/fx-backend/tests", "-n", "2")
 
 

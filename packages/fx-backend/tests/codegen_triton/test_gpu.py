@@ -166,6 +166,20 @@ def test_column_sums_at_real_sizes(rows: int, cols: int) -> None:
 
 
 @needs_gpu
+@pytest.mark.parametrize("dtype", [f32, bf16, torch.float64], ids=str)
+def test_zeros_keep_their_signs(dtype: torch.dtype) -> None:
+    body = Body()
+    x = body.load(0, var(0), dtype)
+    body.store(1, var(0), body.op(Op.NEG, x))
+    body.store(2, var(0), body.op(Op.MUL, x, body.literal(-0.0, dtype)))
+    x = torch.tensor([0.0, -0.0, 1.0, -1.0], device=CUDA, dtype=dtype)
+    out = [torch.empty_like(x) for _ in range(2)]
+    make_launcher(body.kernel([4]), CUDA)(x, *out)
+    for got, want in zip(out, (-x, x * -0.0)):
+        assert torch.equal(got, want) and torch.equal(got.signbit(), want.signbit())
+
+
+@needs_gpu
 def test_argmax_and_transpose_at_real_sizes() -> None:
     x = torch.randint(0, 1000, (64, 300_000), device=CUDA).float()
     compare(row_argmax(64, 300_000), [x, torch.empty(64, dtype=torch.int64, device=CUDA)], {})

@@ -255,14 +255,14 @@ class Emitter:
         return self.kernel.args[node.arg].dtype if isinstance(node, Store) else node.dtype
 
     def _literals_that_need_a_name(self) -> frozenset[int]:
-        """Literals used anywhere but as one operand of an infix operation."""
+        """Literals used anywhere but as one operand of an infix operation; and -0.0."""
         body = self.kernel.body
         named: set[int] = set()
         for node in body:
             inline = isinstance(node, Compute) and node.op in scalars.INLINE
-            literal = [o for o in uses(node) if isinstance(body[o], Literal)]
-            if not inline or len(literal) > 1:
-                named.update(literal)
+            literal = [(o, each) for o in uses(node) if isinstance(each := body[o], Literal)]
+            every = not inline or len(literal) > 1
+            named.update(o for o, each in literal if every or scalars.is_negative_zero(each.value))
         return frozenset(named)
 
     def _value(self, number: int) -> str:

@@ -36,7 +36,6 @@ _TEXTS: dict[Op, str] = {
     **{op: f"ts.{op.value}({{0}}, {{1}})" for op in (Op.MINIMUM, Op.MAXIMUM)},
     Op.SQRT: "ts.square_root({0})",
     Op.DIV: "ts.divide({0}, {1})",
-    Op.NEG: "-{0}",
     Op.ABS: "tl.abs({0})",
     Op.FMA: "{0} * {1} + {2}",
     Op.ISNAN: "{0} != {0}",
@@ -46,6 +45,7 @@ _TEXTS: dict[Op, str] = {
     Op.WHERE: "tl.where({0}, {1}, {2})",
 }
 _OF_FLOATS: dict[Op, str] = {
+    Op.NEG: "{0} * -1.0",  # triton before 3.9 takes -x for 0 - x
     Op.FLOORDIV: "ts.floor_divide_float({0}, {1})",
     Op.TRUNCDIV: "ts.trunc(ts.divide({0}, {1}))",
     Op.MOD: "ts.modulo_float({0}, {1})",
@@ -57,6 +57,7 @@ _OF_FLOATS: dict[Op, str] = {
     Op.ROUND: "ts.nearbyint({0})",
 }
 _OF_INTEGERS: dict[Op, str] = {
+    Op.NEG: "-{0}",
     Op.FLOORDIV: "ts.floor_divide_int({0}, {1})",
     Op.TRUNCDIV: "{0} // {1}",
     Op.MOD: "ts.modulo_int({0}, {1})",
@@ -80,8 +81,15 @@ def literal_text(value: float | int | bool) -> str:
     return repr(value)
 
 
+def is_negative_zero(value: float | int | bool) -> bool:
+    """Whether it is -0.0, whose sign triton before 3.9 drops where it is a literal."""
+    return value == 0 and math.copysign(1, value) < 0
+
+
 def typed_constant(value: float | int | bool, dtype: torch.dtype) -> str:
     """``tl.full([], value, dtype)``."""
+    if is_negative_zero(value):
+        return f"{typed_constant(0.0, dtype)} * -1.0"
     if dtype.is_floating_point:
         value = float(value)
     elif dtype is not torch.bool:
