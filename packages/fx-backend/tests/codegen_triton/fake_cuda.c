@@ -45,7 +45,7 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
   return 0;
 }
 int cuFuncSetAttribute(void *function, int attribute, int value) {
-  if (attribute != 8) return 1;
+  if (attribute != 8 || value > 227 * 1024) return 1;
   ((Function *)function)->shared_limit = value;
   return 0;
 }

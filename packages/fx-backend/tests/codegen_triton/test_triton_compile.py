@@ -24,8 +24,13 @@ from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.runtime import gpu
 from torchsmith_fx_backend._src.runtime.cache import Cache
 from torchsmith_fx_backend._src.runtime.gpu import GpuLauncher
-from torchsmith_fx_backend._src.runtime.gpu_driver import DriverError
-from torchsmith_fx_backend._src.runtime.launchers import KernelRequest, LoadedKernel, Tunable
+from torchsmith_fx_backend._src.runtime.gpu_driver import SharedMemoryError
+from torchsmith_fx_backend._src.runtime.launchers import (
+    KernelFailedError,
+    KernelRequest,
+    LoadedKernel,
+    Tunable,
+)
 from torchsmith_fx_backend._src.runtime.triton_compile import (
     TritonCompileError,
     compile_source,
@@ -186,6 +191,20 @@ def test_windows_compile_without_spills(name: str, cache: Path) -> None:
     assert found
     for kernel in found:
         assert all(usage.stack == 0 for usage in compile_kernel(kernel, cache))
+
+
+@pytest.mark.parametrize("tensors", [2, 6, 12, 24])
+def test_steps_under_way_fit_into_any_chip_however_many_tensors_are_read(
+    tensors: int, cache: Path
+) -> None:
+    body, here = Body(), add(mul(const(512), var(1)), var(0))
+    value = body.load(0, here)
+    for number in range(1, tensors):
+        value = body.op(Op.MUL, value, body.load(number, here))
+    body.store(tensors, var(0), body.reduce(ReduceOp.SUM, value))
+    kernel = body.kernel([512, 8192], 1)
+    assert choose(kernel).schedule is Schedule.SPLIT
+    assert all(stage.shared <= 99 * 1024 for stage in compile_kernel(kernel, cache))
 
 
 def test_unaligned_variant_assumes_nothing(cache: Path) -> None:
@@ -443,7 +462,7 @@ def test_forms_of_a_kernel_are_compiled_apart(
         def __init__(self, sources: dict, ordinal: int, obtain: object, driver: object) -> None:
             self.source = next(iter(sources.values()))
             if self.source.config.x_block == 256:
-                raise DriverError("too much shared memory")
+                raise SharedMemoryError("too much shared memory")
 
     monkeypatch.setattr(gpu, "_capability", lambda ordinal: 90)
     monkeypatch.setattr(gpu, "_sm_count", lambda ordinal: 132)
@@ -463,6 +482,9 @@ def test_forms_of_a_kernel_are_compiled_apart(
     usual, first, odd, full = launcher.attempt(requests, cache)
     assert isinstance(usual, LoadedKernel) and isinstance(first, LoadedKernel)
     assert usual.source == first.source and usual.key != first.key
-    assert isinstance(odd, TritonCompileError) and isinstance(full, DriverError)
+    assert isinstance(odd, TritonCompileError) and isinstance(full, SharedMemoryError)
+    with pytest.raises(KernelFailedError) as raised:  # but for it the others are fine
+        launcher.load([requests[0], requests[3]], cache)
+    assert [request for request, _ in raised.value.failed] == [requests[3]]
     again = launcher.restore([usual.key, first.key], device, cache)
     assert again is not None and [k.source for k in again] == [usual.source, first.source]

@@ -20,7 +20,7 @@ from torchsmith_fx_backend._src.loops.index import Sym, add, mul, var
 from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.runtime import gpu_driver
 from torchsmith_fx_backend._src.runtime.gpu import print_kernel
-from torchsmith_fx_backend._src.runtime.gpu_driver import Driver, DriverError
+from torchsmith_fx_backend._src.runtime.gpu_driver import Driver, DriverError, SharedMemoryError
 from torchsmith_fx_backend._src.runtime.triton_compile import Binary
 from torchsmith_fx_backend._src.runtime.triton_launcher import TritonKernel, Variant, for_each
 
@@ -219,6 +219,11 @@ def test_large_shared_memory_is_asked_for(driver: FakeDriver) -> None:
     kernel, _ = loaded(add_one(64), driver, shared=100_000)
     kernel.launch(0x1000, 0x2000)
     assert driver.launches()[0].shared == 100_000
+
+
+def test_more_shared_memory_than_there_is_is_a_fault_of_the_kernel(driver: FakeDriver) -> None:
+    with pytest.raises(SharedMemoryError, match="300000 bytes of shared memory"):
+        loaded(add_one(64), driver, shared=300_000)
 
 
 def test_a_thread_without_a_context_gets_one(driver: FakeDriver) -> None:

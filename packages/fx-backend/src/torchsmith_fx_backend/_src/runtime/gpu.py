@@ -35,7 +35,7 @@ from torchsmith_fx_backend._src.codegen.triton.source import (
 )
 from torchsmith_fx_backend._src.loops.ir import Kernel
 from torchsmith_fx_backend._src.runtime.cache import Cache
-from torchsmith_fx_backend._src.runtime.gpu_driver import DriverError, driver
+from torchsmith_fx_backend._src.runtime.gpu_driver import DriverError, SharedMemoryError, driver
 from torchsmith_fx_backend._src.runtime.launchers import (
     KernelFailedError,
     KernelRequest,
@@ -123,8 +123,7 @@ class GpuLauncher:
             failed = [(r, a) for r, a in zip(requests, attempts) if isinstance(a, Exception)]
             if failed:
                 raise KernelFailedError(failed)
-            prepared = [a for a in attempts if not isinstance(a, Exception)]
-            return [_finish(*parts, cache) for parts in prepared]
+            return [a for a in attempts if not isinstance(a, Exception)]
         except (Unavailable, DriverError, OSError) as error:
             if not self._warned:
                 self._warned = True
@@ -147,13 +146,7 @@ class GpuLauncher:
         self, requests: Sequence[KernelRequest], cache: Cache
     ) -> list[LoadedKernel | Exception]:
         """See ``launchers.Tunable``."""
-        found: list[LoadedKernel | Exception] = []
-        for each in _attempts(_with_ordinals(requests), cache):
-            try:
-                found.append(each if isinstance(each, Exception) else _finish(*each, cache))
-            except DriverError as error:  # more shared memory than there is
-                found.append(error)
-        return found
+        return _attempts(_with_ordinals(requests), cache)
 
     def restore(
         self, keys: Sequence[str], device: torch.device, cache: Cache
@@ -188,16 +181,16 @@ def _with_ordinals(requests: Sequence[KernelRequest]) -> list[KernelRequest]:
     return [replace(r, device=torch.device("cuda", _ordinal(r.device))) for r in requests]
 
 
-def _attempts(requests: Sequence[KernelRequest], cache: Cache) -> list[_Prepared | Exception]:
-    """What ``_attempt`` gives for each. A thread waits for each compiling process; loading needs
-    this thread's CUDA context."""
+def _attempts(requests: Sequence[KernelRequest], cache: Cache) -> list[LoadedKernel | Exception]:
+    """Each kernel, or what is wrong with it alone. A thread waits for each compiling process;
+    loading needs this thread's CUDA context."""
     if len(requests) == 1:
-        return [_attempt(requests[0], cache)]
+        return [_loaded(_attempt(requests[0], cache), cache)]
     with ThreadPoolExecutor(min(len(requests), processors())) as pool:
         found = [pool.submit(_attempt, request, cache) for request in requests]
         if wait(found, _A_MOMENT).not_done:
             use_wait()
-        return [each.result() for each in found]
+        return [_loaded(each.result(), cache) for each in found]
 
 
 Entry = tuple[dict[bool, TritonSource], list[Binary]]
@@ -250,6 +243,14 @@ def _rare(
     made = _compile(source, _capability(ordinal), variant.aligned, cache)
     _write_entry(place, {variant.wide: source}, made, cache)
     return made
+
+
+def _loaded(prepared: _Prepared | Exception, cache: Cache) -> LoadedKernel | Exception:
+    """``_finish``, or what is wrong with this kernel alone."""
+    try:
+        return prepared if isinstance(prepared, Exception) else _finish(*prepared, cache)
+    except SharedMemoryError as error:
+        return error
 
 
 def _finish(

@@ -26,6 +26,10 @@ class DriverError(RuntimeError):
     """A CUDA driver call failed; the message names the call and the driver's own text."""
 
 
+class SharedMemoryError(DriverError):
+    """A kernel asks for more shared memory than the device has; others may not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """A kernel loaded into one device's context.
@@ -88,7 +92,8 @@ class Driver:
             device: ordinal of the current device.
 
         Raises:
-            DriverError: the driver refuses the binary, or the device has less shared memory.
+            DriverError: the driver refuses the binary.
+            SharedMemoryError: the device has less shared memory.
         """
         self.ensure_context(device)
         module = ctypes.c_void_p()
@@ -104,12 +109,9 @@ class Driver:
             "cuModuleGetFunction",
         )
         if shared > _SHARED_MEMORY_WITHOUT_ASKING:
-            self.check(
-                self.library.cuFuncSetAttribute(
-                    function, ctypes.c_int(_MAX_DYNAMIC_SHARED_MEMORY), ctypes.c_int(shared)
-                ),
-                "cuFuncSetAttribute",
-            )
+            most = ctypes.c_int(_MAX_DYNAMIC_SHARED_MEMORY)
+            if self.library.cuFuncSetAttribute(function, most, ctypes.c_int(shared)) != _SUCCESS:
+                raise SharedMemoryError(f"{name} needs {shared} bytes of shared memory")
         return Function(int(function.value or 0), int(module.value or 0))
 
     def retry_without_context(self, status: int, device: int) -> bool:

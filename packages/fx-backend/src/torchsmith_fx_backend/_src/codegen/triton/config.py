@@ -27,6 +27,7 @@ PERSISTENT_LIMIT = 16384  # longest row, in elements, that one program holds in 
 # Assumed sizes of symbols that nobody gave a hint for, the first at which there are points.
 DEFAULT_HINTS = (1024, 64, 8, 2, 1 << 24)
 ACCUMULATED = 96  # accumulators that a thread has registers for
+PIPELINED = 96 * 1024  # bytes of shared memory for steps under way; consumer chips have 99 KiB
 SMALL_SHARE = 8  # what spans less than the largest tensor by this factor is small
 SM_COUNT = 132  # H100 and H200; used where no device was asked
 
@@ -130,7 +131,7 @@ def choose(
         return _choose_pointwise(kernel, symbols, sm_count)
     if kernel.scans:
         return _choose_scan(kernel, symbols)
-    return _with_room(kernel, _choose_reduction(kernel, symbols, sm_count))
+    return _with_stages(kernel, _with_room(kernel, _choose_reduction(kernel, symbols, sm_count)))
 
 
 def _with_room(kernel: Kernel, config: Config) -> Config:
@@ -144,6 +145,15 @@ def _with_room(kernel: Kernel, config: Config) -> Config:
     while x * r > max(most, threads):
         x, r = (x, r // 2) if r > 1 else (x // 2, r)
     return replace(config, x_block=x, r_block=r)
+
+
+def _with_stages(kernel: Kernel, config: Config) -> Config:
+    """Fewer steps under way where many tensors are read: all of them but one wait in shared
+    memory."""
+    loads = (kernel.args[node.arg] for node in kernel.body if isinstance(node, Load))
+    step = sum(arg.dtype.itemsize for arg in loads) * config.x_block * config.r_block
+    most = 1 + PIPELINED // step if step else config.num_stages
+    return replace(config, num_stages=min(config.num_stages, most))
 
 
 def _choose_pointwise(kernel: Kernel, symbols: Mapping[str, int], sm_count: int) -> Config:
