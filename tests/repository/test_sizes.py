@@ -10,7 +10,7 @@ LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
     ("guards", "tracer"): 46_450,
-    ("fx-backend",): 35_060,
+    ("fx-backend",): 35_080,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }

@@ -649,3 +649,23 @@ def test_other_products_of_batches_stay(name):
     x, y = torch.randn(2, 6, 8), torch.randn(2, 6, 8)
     calls = rewritten(OTHERS[name], x, y, passes=[BatchedProducts()], rtol=1e-5, atol=1e-5)
     assert any(n.target is aten.matmul.default for n in calls)
+
+
+ROWS = {  # -> how many operands are copied
+    "transposed": (lambda x, y: linear(x.mT.sin(), y[0, :, :6]), 1),
+    "shared": (lambda x, y: linear(x.mT, y[0, :, :6]) + linear(x.mT, y[1, :, :6]), 1),
+    "as they lie": (lambda x, y: linear(x.sin(), y[0]), 0),
+    "viewed": (lambda x, y: linear(x[:, None], y[0]), 0),
+    "one image": (lambda x, y: linear(x[:1].mT, y[0, :, :6]), 0),
+    "a matrix": (lambda x, y: linear(x[0].t(), y[0, :, :6]), 0),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_products_are_copied_where_they_would_be(name):
+    fn, copied = ROWS[name]
+    x, y = torch.randn(2, 6, 8), torch.randn(2, 6, 8)
+    passes = [CommonSubexpressions(), BatchedProducts()]
+    calls = rewritten(fn, x, y, passes=passes, rtol=1e-5, atol=1e-5)
+    products = [n for n in calls if n.target is aten.linear.default]
+    assert products and sum(n.target is aten.clone.default for n in calls) == copied

@@ -24,6 +24,7 @@ from torchsmith_fx_backend.errors import StageError
 
 aten = torch.ops.aten
 COPY = aten.copy_.default
+CONTIGUOUS = {"memory_format": torch.contiguous_format}
 # Operators that replace some elements of their first argument -> their forms that write it.
 IN_PLACE: dict[Any, OpOverload] = {
     aten.index_copy.default: aten.index_copy_.default,

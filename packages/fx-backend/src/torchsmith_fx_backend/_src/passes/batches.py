@@ -1,7 +1,8 @@
 """Products of batches of several axes, as products of batches of one.
 
 ``matmul`` merges the axes of a batch, and copies an operand whose axes do not lie as one: the heads
-of an attention do not. Where kernels compute the operand, they can write it as it is read.
+of an attention do not. Where kernels compute the operand, they can write it as it is read. The same
+goes for what ``linear`` takes as rows, such as transposed ones.
 """
 
 from __future__ import annotations
@@ -14,19 +15,30 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops.sizes import is_tensor
-from torchsmith_fx_backend._src.passes.base import Pass, insert, is_static
+from torchsmith_fx_backend._src.passes.base import CONTIGUOUS, Pass, insert, is_static
 
 aten = torch.ops.aten
 
 
 class BatchedProducts(Pass):
-    """Replaces ``matmul`` over batches of at least two axes by ``bmm``."""
+    """Replaces ``matmul`` over batches of at least two axes by ``bmm``; copies rows of ``linear``
+    where it would."""
 
     def run(self, graph: fx.Graph) -> None:
+        copies: dict[fx.Node, fx.Node] = {}
+        for node in graph.find_nodes(op="call_function", target=aten.linear.default):
+            x: Any = node.args[0]
+            value = x.meta["val"]
+            if x.op != "call_function" or not _suits(value, 3) or _lie_as_one(value, -1):
+                continue
+            with graph.inserting_before(node):
+                copies[x] = copies.get(x) or insert(graph, aten.clone.default, x, **CONTIGUOUS)
+            node.args = (copies[x], *node.args[1:])
         for node in graph.find_nodes(op="call_function", target=aten.matmul.default):
             operands: Any = node.args
             values = [operand.meta["val"] for operand in operands if is_tensor(operand)]
-            if not all(map(_suits, values)) or len({value.shape[:-2] for value in values}) != 1:
+            batches = {value.shape[:-2] if _suits(value, 4) else None for value in values}
+            if None in batches or len(batches) != 1:
                 continue
             with graph.inserting_before(node):
                 merged = [_merged(graph, operand) for operand in operands]
@@ -38,20 +50,25 @@ class BatchedProducts(Pass):
             graph.erase_node(node)
 
 
-def _suits(value: torch.Tensor) -> bool:
-    return value.dim() > 3 and is_static(value) and value.numel() > 0
+def _suits(value: torch.Tensor, least: int) -> bool:
+    return value.dim() >= least and is_static(value) and value.numel() > 0
+
+
+def _lie_as_one(value: torch.Tensor, end: int) -> bool:
+    """Whether the axes before ``end`` can be viewed as one."""
+    steps = [(n, step) for n, step in zip(value.shape[:end], value.stride()) if n != 1]
+    return all(a == n * b for (_, a), (n, b) in pairwise(steps))
 
 
 def _merged(graph: fx.Graph, operand: fx.Node) -> fx.Node:
     """An operand with one axis for its batch. A copy keeps which of the two others is inner."""
     value = operand.meta["val"]
     *batch, rows, columns = value.shape
-    steps = [(n, step) for n, step in zip(batch, value.stride()) if n != 1]
-    if any(a != n * b for (_, a), (n, b) in pairwise(steps)):
+    if not _lie_as_one(value, -2):
         across = value.stride(-2) == 1 != value.stride(-1)
         if across:
             operand = insert(graph, aten.transpose.int, operand, -2, -1)
-        operand = insert(graph, aten.clone.default, operand, memory_format=torch.contiguous_format)
+        operand = insert(graph, aten.clone.default, operand, **CONTIGUOUS)
         if across:
             operand = insert(graph, aten.transpose.int, operand, -2, -1)
     return insert(graph, aten.view.default, operand, [prod(batch), rows, columns])

@@ -16,7 +16,14 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src import by_rows
-from torchsmith_fx_backend._src.passes.base import Pass, escaping, insert, is_static, replace_with
+from torchsmith_fx_backend._src.passes.base import (
+    CONTIGUOUS,
+    Pass,
+    escaping,
+    insert,
+    is_static,
+    replace_with,
+)
 
 aten = torch.ops.aten
 
@@ -27,7 +34,6 @@ _MANY = 256  # rows from which on a product of two-byte numbers is not bound by 
 _ALIGNED, _BY_TWO, _ODD = 600e12, 240e12, 100e12
 _BANDWIDTH = 3.0e12
 _LAUNCH = 4e-6
-_CONTIGUOUS = {"memory_format": torch.contiguous_format}
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ class AlignedProducts(Pass):
             if classes:
                 weight = right if linear else insert(graph, aten.t.default, right)
                 if not weight.meta["val"].is_contiguous():
-                    weight = insert(graph, aten.clone.default, weight, **_CONTIGUOUS)
+                    weight = insert(graph, aten.clone.default, weight, **CONTIGUOUS)
                 bias = node.args[2] if len(node.args) > 2 else None
                 operands = (pad(left, *left_sizes), pad(weight, more_inner), bias)
                 part = graph.call_function(by_rows.product, operands)
