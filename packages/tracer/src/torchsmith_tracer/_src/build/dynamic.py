@@ -35,6 +35,7 @@ from torchsmith_tracer._src.values.torch_queries import Handler, register, regis
 from torchsmith_tracer.errors import ConstraintViolationError
 
 _VARIES = None
+_FLAG = 2  # numbers in a buffer that code is made for
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class FrameState:
         unrolled: lengths or keys that versions were compiled for, by text of what has them.
         lists: texts of lists.
         ragged: dimensions that vary among the tensors of a list, by the text of that.
+        held: numbers that buffers had where Python asked for them.
     """
 
     sizes: dict[str, list[int | None] | None] = field(default_factory=dict)
@@ -65,6 +67,7 @@ class FrameState:
     unrolled: dict[str, set[Hashable]] = field(default_factory=dict)
     lists: set[str] = field(default_factory=set)
     ragged: dict[str, set[int]] = field(default_factory=dict)
+    held: dict[tuple[str, int], set[Hashable]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """A compile begins."""
@@ -120,6 +123,13 @@ class FrameState:
         breaks = bool(users) and users[-1].resumable and not tx.settings.fullgraph
         if breaks and len(lengths) > most:
             raise Unsupported("varying-length", what=what)
+
+    def holds(self, source: Source, buffer: torch.Tensor, number: Hashable) -> bool:
+        """Note the number in a buffer and tell whether code may be made for it: a flag changes
+        once, a counter at each call."""
+        numbers = self.held.setdefault((key_of(source), id(buffer)), set())
+        numbers.add(number)
+        return number == number and len(numbers) <= _FLAG
 
     def _place(self, source: Source, key: str) -> str:
         """Where what varies with the numbers at ``key`` is found: all items of a list."""

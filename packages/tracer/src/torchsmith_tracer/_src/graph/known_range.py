@@ -8,6 +8,7 @@ compared with are guarded only where that decides something.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,20 +63,21 @@ def truth(graph: OutputGraph, node: fx.Node) -> bool | None:
         return None
     found = known_range(graph, node)
     if found is None:
-        exact = values(graph, node)
+        exact = values(graph, node, held=True)
         return None if exact is None else bool(exact)
     if found.low == 0 == found.high:
         return False
     return True if found.low > 0 or found.high < 0 else None
 
 
-def number(graph: OutputGraph, node: fx.Node) -> Number | None:
-    """The number in a tensor of one element, where its range has no other."""
+def number(graph: OutputGraph, node: fx.Node, *, held: bool = True) -> Number | None:
+    """The number in a tensor of one element, where its range has no other; ``held``: see
+    ``values``."""
     if _count(node) != 1:
         return None
     found = known_range(graph, node)
     if found is None or found.low != found.high:
-        exact = None if found else values(graph, node)
+        exact = None if found else values(graph, node, held=held)
         return None if exact is None or exact.is_complex() else exact.item()
     dtype = node.meta["example_value"].dtype
     return bool(found.low) if dtype is torch.bool else found.low
@@ -83,7 +85,7 @@ def number(graph: OutputGraph, node: fx.Node) -> Number | None:
 
 # Operators that take tensors of one number for numbers, and those whose first argument is none.
 _SIZED = frozenset(
-    "view reshape expand repeat tile roll narrow unflatten unfold split chunk as_strided "
+    "pad view reshape expand repeat tile roll narrow unflatten unfold split chunk as_strided "
     "new_zeros new_ones new_empty new_full".split()
 )
 _MAKING = frozenset("zeros ones empty full rand randn arange".split())
@@ -95,15 +97,18 @@ def with_numbers(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments with numbers in place of tensors whose number is known and taken for a size."""
 
-    def known(node: fx.Node) -> object:
-        found = number(graph, node)
+    def known(node: fx.Node, held: bool = True) -> object:
+        found = number(graph, node, held=held)
         return node if type(found) is not int else found
 
     if target in _INDEXED and isinstance(args[1], list):
         return args, kwargs  # with a tensor in it, it stands for a tuple
     if target in _INDEXED:
         key = args[1] if type(args[1]) is tuple else (args[1],)
-        parts = tuple([map_nodes(k, known) if not _has_dims(k) else k for k in key])
+        # The tensor itself is an index in the graph; the bounds of a slice are numbers.
+        plain = functools.partial(known, held=False)
+        find = [plain if isinstance(k, fx.Node) else known for k in key]
+        parts = tuple([k if _has_dims(k) else map_nodes(k, f) for k, f in zip(key, find)])
         return (args[0], parts if key is args[1] else parts[0], *args[2:]), kwargs
     name = getattr(target, "__name__", target)
     if isinstance(target, OPERATORS) or not (name in _SIZED or name in _MAKING):

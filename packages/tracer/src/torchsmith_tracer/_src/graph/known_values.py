@@ -3,6 +3,10 @@
 ``torch.linspace(999, 0, 51).long().tolist()`` is the same list at each call, and the mask that
 ``generate_square_subsequent_mask(8)`` makes is causal. Where Python asks for such values, the nodes
 that lead to them are run once, on real tensors; the graph keeps them for whatever else uses them.
+
+A branch or a size may depend on buffers of one number, too: a flag that says whether a codebook is
+initialized, a stride that is kept as a tensor. These are guarded, which reads them at each call as
+eager does, until one has had more than two numbers.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torchsmith_guards import AttrSource, GuardKind, ItemSource, ResultSource
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.graph.fakes import in_place
@@ -24,7 +29,7 @@ from torchsmith_tracer._src.torch_private import (
 )
 
 if TYPE_CHECKING:
-    from torchsmith_tracer._src.graph.output import OutputGraph
+    from torchsmith_tracer._src.graph.output import GraphInput, OutputGraph
     from torchsmith_tracer._src.values.base import Value
 
 _MOST_NODES = 200
@@ -36,19 +41,61 @@ _MAKING = frozenset(
 )
 
 
-def values(graph: OutputGraph, node: fx.Node) -> torch.Tensor | None:
-    """The tensor ``node`` at each call, if nothing but constants is in it; not to be changed."""
+def values(graph: OutputGraph, node: fx.Node, *, held: bool = False) -> torch.Tensor | None:
+    """The tensor ``node`` at each call, if nothing but constants is in it; not to be changed.
+
+    Args:
+        graph: the graph so far.
+        node: one of its tensors.
+        held: whether numbers in buffers may be among the constants; what is used is guarded.
+    """
     nodes: dict[fx.Node, None] = {}
-    if graph.transforms or not _collect(graph, node, nodes):
+    buffers: dict[fx.Node, GraphInput] | None = {} if held else None
+    if graph.transforms or not _collect(graph, node, nodes, buffers):
         return None
-    found: dict[fx.Node, Any] = {}
+    found: dict[fx.Node, Any] = {n: entry.example for n, entry in (buffers or {}).items()}
     for made in sorted(nodes):
         if (result := run(made.target, made.args, made.kwargs, found)) is None:
             return None
         found[made] = result
-    result, fake = found[node], node.meta["example_value"]
-    same = isinstance(result, torch.Tensor) and result.dtype is fake.dtype
-    return result if same and (result.shape, result.device) == (fake.shape, fake.device) else None
+    exact, fake = found[node], node.meta["example_value"]
+    if not isinstance(exact, torch.Tensor) or exact.dtype is not fake.dtype:
+        return None
+    if (exact.shape, exact.device) != (fake.shape, fake.device):
+        return None
+    why = "a branch or a size depends on it"
+    for entry in (buffers or {}).values():
+        source, number = ResultSource(entry.source, _number_in), _number_in(entry.example)
+        graph.tx.builder.guard(source, GuardKind.CONSTANT, number, why)
+    return exact
+
+
+def _number_in(tensor: Any) -> int | float | None:
+    with disable_torch_function[0]():
+        return tensor.item() if tensor.numel() == 1 else None
+
+
+def _buffer(graph: OutputGraph, node: fx.Node) -> GraphInput | None:
+    """The buffer of a module that a placeholder stands for, if its number can be relied on."""
+    entry = next((entry for entry in graph.inputs if entry.node is node), None)
+    source = None if entry is None else entry.source
+    if not isinstance(source, ItemSource) or not isinstance(source.base, AttrSource):
+        return None
+    real: Any = None if entry is None else entry.example
+    if source.base.attr != "_buffers" or type(real) is not torch.Tensor or real.numel() != 1:
+        return None
+    if real.requires_grad or real.is_complex() or real.device.type not in ("cpu", "cuda"):
+        return None
+    for other in graph.inputs if graph.written else ():  # in the same memory, perhaps
+        if isinstance(other.fake, torch.Tensor) and storage_id(other.fake) in graph.written:
+            written: Any = other.example
+            if type(written) not in (torch.Tensor, torch.nn.Parameter):
+                return None
+            memory = written.untyped_storage()
+            if 0 <= real.data_ptr() - memory.data_ptr() < memory.nbytes():
+                return None
+    state = graph.tx.builder.frame_state
+    return entry if state.holds(source, real, _number_in(real)) else None
 
 
 def run(target: Any, args: Any, kwargs: Any, found: dict[fx.Node, Any]) -> Any:
@@ -90,11 +137,21 @@ def literal(
     return graph.tx.interp.tuple(made) if type(result) is tuple else made[0]
 
 
-def _collect(graph: OutputGraph, node: fx.Node, nodes: dict[fx.Node, None]) -> bool:
-    """Gather the nodes that lead to ``node``; False where one is not as it was made, or depends on
-    more than constants."""
+def _collect(
+    graph: OutputGraph,
+    node: fx.Node,
+    nodes: dict[fx.Node, None],
+    buffers: dict[fx.Node, GraphInput] | None,
+) -> bool:
+    """Gather the nodes that lead to ``node``, and those of ``buffers``; False where one is not as
+    it was made, or depends on more than constants."""
     if node in nodes:
         return True
+    if node.op == "placeholder":
+        entry = None if buffers is None else _buffer(graph, node)
+        if entry is not None and buffers is not None:
+            buffers[node] = entry
+        return entry is not None
     nodes[node] = None
     if node.op not in ("call_function", "call_method") or len(nodes) > _MOST_NODES:
         return False
@@ -113,4 +170,4 @@ def _collect(graph: OutputGraph, node: fx.Node, nodes: dict[fx.Node, None]) -> b
         return False
     if node.target is torch.tensor and fakes.numel() == 1 and fakes.constant is None:
         return False  # torch has seen a write to it, maybe through a fake storage of its own
-    return all(_collect(graph, given, nodes) for given in inputs)
+    return all(_collect(graph, given, nodes, buffers) for given in inputs)
