@@ -27,6 +27,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     full,
     laid_by,
     mul,
+    packed,
     row_major,
     rule,
     scalar,
@@ -206,9 +207,9 @@ def _layer_norm(
     mask: Sequence[bool],
 ) -> Any:
     rank = x.dim() - len(shape)
+    x, grad = packed(m, x), row_major(m, grad)
     if not _plain(x) or not shape or not rank or grad.dtype != x.dtype:
         return NotImplemented
-    grad = row_major(m, grad)
     inner, outer = range(rank, x.dim()), range(rank)
     wide, slope = up(m, x), up(m, grad)
     scale = up(m, rstd)
@@ -239,6 +240,7 @@ def _group_norm(
     groups: int,
     mask: Sequence[bool],
 ) -> Any:
+    grad = packed(m, grad)
     if not _plain(x, grad) or grad.dtype != x.dtype or type(channels) is not int:
         return NotImplemented
     grouped = [batch, groups, channels // groups, area]

@@ -22,6 +22,7 @@ from torchsmith_fx_backend._src.capture.rules.registry import (
     laid,
     mul,
     normalize,
+    packed,
     rsqrt,
     rule,
     scalar,
@@ -43,7 +44,7 @@ def _exponentials(m: Mode, x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]
 
 @rule(aten._softmax.default)
 def _softmax(m: Mode, x: Tensor, dim: int, half_to_float: bool) -> Any:
-    if x.dtype not in FLOATS or holds(x.shape, 0) or not is_contiguous(x):
+    if x.dtype not in FLOATS or holds(x.shape, 0) or not is_contiguous(x := packed(m, x)):
         return NotImplemented
     _, powers, norm = _exponentials(m, up(m, x), dim)
     return to(m, div(m, powers, norm), torch.float32 if half_to_float else x.dtype)
@@ -51,7 +52,7 @@ def _softmax(m: Mode, x: Tensor, dim: int, half_to_float: bool) -> Any:
 
 @rule(aten._log_softmax.default)
 def _log_softmax(m: Mode, x: Tensor, dim: int, half_to_float: bool) -> Any:
-    if x.dtype not in FLOATS or holds(x.shape, 0) or not is_contiguous(x):
+    if x.dtype not in FLOATS or holds(x.shape, 0) or not is_contiguous(x := packed(m, x)):
         return NotImplemented
     shifted, _, norm = _exponentials(m, up(m, x), dim)
     result = sub(m, shifted, m.call(aten.log.default, norm))
@@ -174,7 +175,9 @@ def _group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Any:
-    if x.dtype not in FLOATS or holds(x.shape, 0) or not is_contiguous(x) or x.dim() < 2:
+    if x.dtype not in FLOATS or holds(x.shape, 0) or x.dim() < 2:
+        return NotImplemented
+    if not is_contiguous(x := packed(m, x)):  # images that lie channels-last
         return NotImplemented
     channels = x.shape[1]
     if type(channels) is not int or channels % num_groups:

@@ -98,6 +98,12 @@ def row_major(m: Mode, x: Tensor) -> Tensor:
     return m.tensor(aten.clone.default, x, memory_format=torch.contiguous_format)
 
 
+def packed(m: Mode, x: Tensor) -> Tensor:
+    """``row_major`` on a GPU, where eager makes such a copy and a kernel does without; ``x`` on a
+    CPU, whose library walks rows of every layout faster than loops do."""
+    return x if x.device.type == "cpu" else row_major(m, x)
+
+
 def laid_by(m: Mode, result: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """``result`` as a pointwise kernel of eager's lays it out that reads ``first``, then ``second``
     (what a formula computes from them may meet them in another order)."""
