@@ -287,8 +287,13 @@ def rows_alone(x: Tensor, weight: Tensor, *settings: Any) -> bool:
 
 @rule(aten.convolution_backward.default)
 def _convolution(m: Mode, grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> Any:
-    _, (step, *_), (before, *_), (apart, *_), *_, groups, mask = settings
+    biases, (step, *_), (before, *_), (apart, *_), *_, groups, mask = settings
     empty = holds((*x.shape, *grad.shape), 0)
+    if mask[2] and x.device.type != "cpu" and grad.dtype in FLOATS and not empty:
+        own = to(m, total(m, up(m, grad), [0, *range(2, grad.dim())], False), grad.dtype)
+        given = grad, x, weight, biases, *settings[1:-1], [*mask[:2], False]
+        convolution = aten.convolution_backward.default
+        return (*(m.call(convolution, *given)[:2] if any(mask[:2]) else (None, None)), own)
     if not rows_alone(x, weight, *settings[1:-1]) or empty or grad.dtype != x.dtype:
         return NotImplemented
     if x.device.type == "cpu" and not is_contiguous(x):  # the library is faster by a half

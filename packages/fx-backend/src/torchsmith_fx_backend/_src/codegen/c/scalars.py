@@ -34,7 +34,6 @@ _TYPES: dict[torch.dtype, str] = {
     **dict.fromkeys(HALF, "uint16_t"),
     **{dtype: f"{str(dtype).removeprefix('torch.')}_t" for dtype in _INTEGERS},
 }
-DTYPES = frozenset(_TYPES)
 
 _PLAIN_SYMBOL = re.compile(r"[su]\d+")
 
