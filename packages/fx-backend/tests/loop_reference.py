@@ -65,6 +65,11 @@ _COMPUTE: dict[Op, Callable[..., torch.Tensor]] = {
     Op.COS: torch.cos,
     Op.TANH: torch.tanh,
     Op.ERF: torch.erf,
+    **{
+        op: getattr(torch, op.value)
+        for op in (Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ATAN2, Op.SINH, Op.ASINH, Op.ACOSH)
+    },
+    **{op: getattr(torch, op.value) for op in (Op.ATANH, Op.ERFC, Op.LGAMMA)},
     Op.SIGMOID: torch.sigmoid,
     Op.RECIPROCAL: torch.reciprocal,
     Op.FLOOR: torch.floor,

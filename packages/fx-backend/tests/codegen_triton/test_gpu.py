@@ -179,6 +179,30 @@ def test_zeros_keep_their_signs(dtype: torch.dtype) -> None:
         assert torch.equal(got, want) and torch.equal(got.signbit(), want.signbit())
 
 
+FUNCTIONS = {
+    op: getattr(torch, op.value)
+    for op in (Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.ASINH, Op.ACOSH, Op.ATANH, Op.ERFC)
+} | {Op.LGAMMA: torch.lgamma, Op.ATAN2: torch.atan2}
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [f32, torch.float64], ids=str)
+@pytest.mark.parametrize("op", FUNCTIONS, ids=str)
+def test_functions_of_the_library(op: Op, dtype: torch.dtype) -> None:
+    special = [0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"), 1e-40, 1e30, 0.5]
+    x = torch.tensor(special, device=CUDA, dtype=dtype)
+    x = torch.cat([x.repeat(10), x.repeat_interleave(10), torch.randn(1000, device=CUDA).to(dtype)])
+    y = x.roll(7)
+    body = Body()
+    loaded = [body.load(i, var(0), dtype) for i in range(2)]
+    body.store(2, var(0), body.op(op, *(loaded if op is Op.ATAN2 else loaded[:1])))
+    got = torch.empty_like(x)
+    make_launcher(body.kernel([len(x)]), CUDA)(x, y, got)
+    want = FUNCTIONS[op](x, y) if op is Op.ATAN2 else FUNCTIONS[op](x)
+    torch.testing.assert_close(got, want, rtol=3e-7, atol=0, equal_nan=True)
+    assert torch.equal(got.signbit() & got.isfinite(), want.signbit() & want.isfinite())
+
+
 @needs_gpu
 def test_argmax_and_transpose_at_real_sizes() -> None:
     x = torch.randint(0, 1000, (64, 300_000), device=CUDA).float()

@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from plans import check, externs, graph_of, kernels, run_plan
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torchsmith_fx_backend._src.driver import functional_graph
 from torchsmith_fx_backend._src.loops.registry import LOWERINGS, Pointwise, register
 from torchsmith_fx_backend._src.schedule import schedule_graph
+from torchsmith_fx_backend._src.schedule.plan import Launch
 
 aten = torch.ops.aten
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 1e-6, -1e-6, 20.5, -20.5]
@@ -306,3 +308,15 @@ def test_other_products_stay_library_calls():
     wide = check(torch.mm, torch.randn(4, 2), torch.randn(2, 4))
     whole = check(torch.mm, torch.ones(4, 1).bool().long(), torch.ones(1, 4).long())
     assert [len(externs(plan)) for plan in (wide, whole)] == [1, 1]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_functions_that_aten_has_vectors_for_are_loops_on_a_gpu_only(device):
+    def program(x):
+        angles = x.acos() + x.asin() * x.atan() - torch.atan2(x, x + 1)
+        return angles + x.tan().sinh() + x.asinh() * x.acosh() + x.atanh() - x.erfc() * x.lgamma()
+
+    x = FakeTensor(FakeTensorMode(), torch.empty(64, 64, device="meta"), torch.device(device))
+    plan = schedule_graph(functional_graph(program, [x]).module)
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    assert (len(launches) == 1 and not externs(plan)) is (device != "cpu")

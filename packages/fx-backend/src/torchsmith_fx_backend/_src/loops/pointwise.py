@@ -69,14 +69,23 @@ def _ops(name: str, *overloads: str) -> list[object]:
 # ----------------------------------------------------------------------------- float functions
 
 
-def _float_unary(name: str, formula: Formula, cost: int) -> None:
+def _not_on_a_cpu(node: fx.Node) -> bool:
+    """Where aten's vectors are faster than any loop over such a function."""
+    return node.meta["val"].device.type != "cpu"  # type: ignore[no-any-return]
+
+
+def _float_unary(
+    name: str, formula: Formula, cost: int, applies: Callable[[fx.Node], bool] | None = None
+) -> None:
     def emit(p: Point) -> Value:
         return formula(p.read(p.node.args[0], p.dtype))
 
     for op in _ops(name, "default"):
-        register(op, Pointwise(emit, cost))
+        register(op, Pointwise(emit, cost, applies=applies))
 
 
+for _name in "tan asin acos atan sinh asinh acosh atanh erfc lgamma".split():
+    _float_unary(_name, (lambda op: lambda x: x.op(op))(Op(_name)), 30, _not_on_a_cpu)
 for _cost, _names in (
     (3, "reciprocal"),
     (4, "sqrt rsqrt"),
@@ -287,6 +296,7 @@ for _name, (_binary_formula, _cost) in _BINARY.items():
     _binary(
         _name, _binary_formula, _cost, _cannot_raise if _name in ("remainder", "fmod") else _taken
     )
+_binary("atan2", _arithmetic(Op.ATAN2), 40, _not_on_a_cpu)
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)

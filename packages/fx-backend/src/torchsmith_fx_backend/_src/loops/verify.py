@@ -41,7 +41,7 @@ PREDICATES = frozenset({Op.ISNAN, Op.ISINF})
 _ARITY = {
     **dict.fromkeys(
         (
-            *("add", "sub", "mul", "div", "floordiv", "truncdiv", "mod", "fmod", "pow"),
+            *("add", "sub", "mul", "div", "floordiv", "truncdiv", "mod", "fmod", "pow", "atan2"),
             *("minimum", "maximum", "and", "or", "xor", "shl", "shr"),
             *("eq", "ne", "lt", "le", "gt", "ge"),
         ),

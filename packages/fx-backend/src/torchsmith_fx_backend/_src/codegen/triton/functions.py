@@ -54,6 +54,15 @@ fmod = _fn.fmod
 trunc = _fn.trunc
 nearbyint = _fn.rint
 copysign = _fn.copysign
+tan, asin, acos, atan, atan2 = (
+    libdevice.tan,
+    libdevice.asin,
+    libdevice.acos,
+    libdevice.atan,
+    libdevice.atan2,
+)
+sinh, asinh, acosh, atanh = libdevice.sinh, libdevice.asinh, libdevice.acosh, libdevice.atanh
+erfc, lgamma = libdevice.erfc, libdevice.lgamma
 if INTERPRETED:
     exp, rsqrt = _fn.exp, _fn.rsqrt
 else:

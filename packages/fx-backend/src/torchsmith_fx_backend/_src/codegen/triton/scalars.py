@@ -30,10 +30,22 @@ SIGNATURES: dict[torch.dtype, str] = {
 # But for division, which rounds here.
 _INFIX: dict[Op, str] = {op: sign for op, sign in INFIX.items() if op is not Op.DIV}
 _OWN = (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.RSQRT, Op.SIN, Op.COS, Op.TANH)
+_LIBRARY = (
+    Op.TAN,
+    Op.ASIN,
+    Op.ACOS,
+    Op.ATAN,
+    Op.SINH,
+    Op.ASINH,
+    Op.ACOSH,
+    Op.ATANH,
+    Op.ERFC,
+    Op.LGAMMA,
+)
 _TEXTS: dict[Op, str] = {
     **{op: f"{{0}} {sign} {{1}}" for op, sign in _INFIX.items()},
-    **{op: f"ts.{op.value}({{0}})" for op in (*_OWN, Op.ERF, Op.SIGMOID)},
-    **{op: f"ts.{op.value}({{0}}, {{1}})" for op in (Op.MINIMUM, Op.MAXIMUM)},
+    **{op: f"ts.{op.value}({{0}})" for op in (*_OWN, *_LIBRARY, Op.ERF, Op.SIGMOID)},
+    **{op: f"ts.{op.value}({{0}}, {{1}})" for op in (Op.MINIMUM, Op.MAXIMUM, Op.ATAN2)},
     Op.SQRT: "ts.square_root({0})",
     Op.DIV: "ts.divide({0}, {1})",
     Op.ABS: "tl.abs({0})",
