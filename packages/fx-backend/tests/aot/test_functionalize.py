@@ -203,3 +203,20 @@ def test_power_of_a_number(base):
 
 def test_a_float_minus_unsigned_numbers():
     check(lambda a: 1.5 - a, torch.tensor([0, 1, 200], dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("name", ["masked_fill_", "add_", "copy_", "masked_scatter_", "lerp_"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_write_of_a_size_that_is_equal_for_a_reason(name, whole):
+    """The sizes are equal at the call, where one is another symbol less one."""
+    more = {"masked_fill_": (1.0,), "masked_scatter_": (torch.ones(9),), "lerp_": (0.5,)}
+
+    def fn(x, other):
+        here = x.clone()
+        part = other[1:, 1:]
+        if name.startswith("masked"):
+            part = part > 0
+        getattr(here if whole else here[:], name)(part, *more.get(name, ()))
+        return here * 2
+
+    check_symbolic(fn, torch.randn(3, 3), torch.randn(4, 4), rtol=1e-5, atol=1e-5)

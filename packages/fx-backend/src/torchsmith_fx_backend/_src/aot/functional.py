@@ -638,7 +638,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         """``tensor`` now has the value of ``new``."""
         value = self.values[id(tensor)]
         new_value = new.meta["val"]
-        if not same_sizes(new_value.shape, tensor.shape):
+        if not same_sizes(new_value.shape, tensor.shape) and new_value.shape != tensor.shape:
             func(*call.args, **call.kwargs)  # raises as eager does, when it does
             raise UnsupportedError(what=f"{func}, which resizes its target")
         if new_value.dtype != tensor.dtype:
