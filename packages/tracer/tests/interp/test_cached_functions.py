@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import traceback
 import warnings
 import weakref
 
@@ -85,11 +86,47 @@ def test_results_counters_and_entries(make, options):
     assert str(run(make, True, CALLS, **options)) == str(run(make, False, CALLS, **options))
 
 
-def test_an_exception_is_raised_at_each_call_and_not_kept():
-    calls = [(X, 1), (X, -1), (X, -1), (X, 1)]
-    own, eager = (run(number, compiled, calls) for compiled in (True, False))
-    assert str(own[::2]) == str(eager[::2])
-    assert own[-1][1].currsize == eager[-1][1].currsize
+def caught(ran, **options):
+    cached, _ = number(ran, **options)
+
+    def program(x, k):
+        try:
+            return x * cached(k), x + 1
+        except ValueError as error:
+            return x * len(ran), str(error)
+
+    return cached, program
+
+
+def in_a_method(ran, **options):
+    class Numbers:
+        @functools.lru_cache(**options)
+        def checked(self, k, *, least):
+            ran.append(k)
+            if k < least:
+                raise ValueError(k, len(ran))
+            return k
+
+    mine = Numbers()
+
+    def helper(x, k):
+        return x * mine.checked(k, least=0)
+
+    return Numbers.checked, lambda x, k: helper(x + 1, k)
+
+
+@pytest.mark.parametrize("make", [number, caught, in_a_method])
+def test_an_exception_is_raised_at_each_call_and_not_kept(make):
+    calls = [(X, 1), (X, -1), (X, -1), (X, 1), (X, -2), (X, -1)]
+    assert str(run(make, True, calls)) == str(run(make, False, calls))
+
+
+def test_the_exception_of_a_first_call_has_its_traceback():
+    cached, program = number([])
+    error = pytest.raises(ValueError, tracer.compile(program, backend="eager"), X, -1).value
+    names = [f.name for f in traceback.extract_tb(error.__traceback__)]
+    assert names[-1] == "cached" and names.count("<lambda>") == 1 and "_call_cached" not in names
+    assert error.__context__ is error.__cause__ is None
 
 
 def test_a_cleared_cache_is_filled_again():
@@ -366,6 +403,40 @@ def test_a_varying_result_that_the_cache_got_elsewhere_is_seen():
         assert compiled(torch.ones(n)).tolist() == [kept] * n
     times.cache_clear()
     assert compiled(torch.ones(5)).tolist() == [5] * 5
+
+
+def test_a_result_that_a_cleared_cache_got_elsewhere_is_seen():
+    """After as many calls as before, of which counters tell nothing."""
+    answer = [1]
+
+    @functools.lru_cache
+    def times(n):
+        return n * answer[0]
+
+    compiled = tracer.compile(lambda x: x * times(x.shape[0]), backend="eager")
+    for n in (2, 3, 4, 4):
+        assert compiled(torch.ones(n)).tolist() == [n] * n
+    info = times.cache_info()
+    times.cache_clear()
+    answer[0] = 7
+    times(4)
+    answer[0] = 1
+    for k in (10, 11, *[11] * info.hits):
+        times(k)
+    assert times.cache_info() == info
+    assert compiled(torch.ones(4)).tolist() == [28] * 4
+
+
+def test_a_list_in_the_cache_that_is_changed_elsewhere():
+    @functools.lru_cache
+    def parts(n):
+        return [n]
+
+    compiled = tracer.compile(lambda x: x * len(parts(x.shape[0])), backend="eager")
+    for n, more in ((2, 1), (3, 1), (4, 1), (4, 1), (4, 2), (4, 2), (3, 1)):
+        if more > len(parts(n)):
+            parts(n).append(0)
+        assert compiled(torch.ones(n)).tolist() == [more] * n
 
 
 def test_results_of_different_calls_are_different_places():

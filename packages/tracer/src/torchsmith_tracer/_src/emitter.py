@@ -33,17 +33,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from torchsmith_guards import (
-    ClassDictSource,
-    FunctionSource,
-    LocalSource,
-    NamespaceSource,
-    PinnedSource,
-    Source,
-    Step,
-    is_literal,
-    is_short,
-)
+import torchsmith_guards as guards
 
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.effects.journal import Deleted, Journal
@@ -90,7 +80,7 @@ class Emitter:
         self.new_attrs: set[Value] = set()  # new objects whose attribute stores were emitted
         self.outputs: dict[Value, str] = {}  # values the graph must return -> local name
         self._memo: dict[Value, str] = {}
-        self._sources: dict[Source, str] = {}
+        self._sources: dict[guards.Source, str] = {}
         self._constants: dict[int, str] = {}
         self._literals: set[str] = set()
         self._temps = 0
@@ -110,7 +100,7 @@ class Emitter:
 
     def const(self, obj: object, hint: str = "const") -> str:
         """A constant: written as a literal where possible, else bound by name."""
-        if not (is_literal(obj) and is_short(obj)):
+        if not (guards.is_literal(obj) and guards.is_short(obj)):
             return self.bound(obj, hint)
         text = repr(obj)
         text = f"({text})" if text.startswith("-") else text
@@ -250,16 +240,16 @@ class Emitter:
         names += self._sources.values() if which is None else ()
         return [n for n in dict.fromkeys(names) if n.isidentifier() and n not in kept]
 
-    def loadable(self, source: Source) -> bool:
+    def loadable(self, source: guards.Source) -> bool:
         """False when the source's root does not exist in the body."""
         root = source.root
-        if isinstance(root, LocalSource):
+        if isinstance(root, guards.LocalSource):
             return root.name in self.params
-        if isinstance(root, FunctionSource):
+        if isinstance(root, guards.FunctionSource):
             return "F" in self._taken
         return True
 
-    def source_name(self, source: Source) -> str:
+    def source_name(self, source: guards.Source) -> str:
         """Name of a local that holds the object at ``source``, fetched once, before the graph."""
         name = self._sources.get(source)
         if name is not None:
@@ -268,24 +258,24 @@ class Emitter:
         if not self.loadable(source):
             raise InternalError(f"source {source.expr} cannot be loaded here")
         if source.base is None:
-            if isinstance(root, LocalSource | FunctionSource):
+            if isinstance(root, guards.LocalSource | guards.FunctionSource):
                 name = source.expr
-            elif isinstance(root, NamespaceSource) and root.module is None:
+            elif isinstance(root, guards.NamespaceSource) and root.module is None:
                 name = "G"
-            elif isinstance(root, PinnedSource):
+            elif isinstance(root, guards.PinnedSource):
                 name = self.bound(root.obj, "pinned")
-            elif isinstance(root, ClassDictSource):
+            elif isinstance(root, guards.ClassDictSource):
                 name = self.bound(vars(root.cls), "class_dict")
             else:
                 name = self._prefetch(source.expr)
         else:
-            assert isinstance(source, Step)
+            assert isinstance(source, guards.Step)
             name = self._prefetch(source.code(self.source_name(source.base), self._named))
         self._sources[source] = name
         return name
 
     def _named(self, obj: object, hint: str) -> str:
-        return self.source_name(obj) if isinstance(obj, Source) else self.bound(obj, hint)
+        return self.source_name(obj) if isinstance(obj, guards.Source) else self.bound(obj, hint)
 
     def _prefetch(self, expr: str) -> str:
         name = self.fresh("s")

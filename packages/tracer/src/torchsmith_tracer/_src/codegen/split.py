@@ -76,6 +76,7 @@ def emit_break(
     *,
     native: bool = False,
     raises: bool = False,
+    callee: Callable[..., object] | None = None,
 ) -> bool:
     """Effects, then the steps of all frames (innermost first in ``frames``). Returns whether all
     frames are resumed in compiled code.
@@ -89,6 +90,7 @@ def emit_break(
         varies: what of the instruction differs from call to call.
         native: the innermost frame goes on natively.
         raises: an exception follows; who looks at its frames finds their variables.
+        callee: tells what to call instead of what the instruction calls.
     """
     trace.loop.abandoned.running = [state.frame for state in frames]
     trace.loop.abandoned.raises = raises
@@ -103,8 +105,8 @@ def emit_break(
         for value in (*operands_of(state.stack), *state.locals.values()) if rest else ():
             cg.expr(value)  # all exceptions that may have to be led to the frames
     for state, rest in zip(frames, rests, strict=True):
-        todo = _frame_step(trace, cg, record, state, todo, refuse, varies, rest, raises)
-        refuse = None
+        todo = _frame_step(trace, cg, record, state, todo, refuse, varies, rest, raises, callee)
+        refuse = callee = None
     # What follows runs when no frame of ours holds any more what is dead for the program: after
     # this body, or, where the function begins, as far as its temporaries go.
     if record.resume is None:
@@ -127,6 +129,7 @@ def _frame_step(
     varies: Varies,
     native_rest: bool,
     raises: bool,
+    callee: Callable[..., object] | None,
 ) -> list[str]:
     """Expressions for the step function of one frame and its arguments, from those of the frame
     that it called."""
@@ -149,7 +152,8 @@ def _frame_step(
     elif is_call(ins):
         operands = _call_operands(cg, state)
         plan = Native(Operation(resolve=weakly(region.compiled)), 0, operands.popped, after)
-        call_args = [operands.callee, cg.tuple_of(operands.args), operands.kwargs]
+        called = operands.callee if callee is None else cg.call(callee, operands.callee)
+        call_args = [called, cg.tuple_of(operands.args), operands.kwargs]
     else:
         original = decode(code)
         plan = native(code, original, original.instructions[index])

@@ -14,18 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torchsmith_guards import (
-    GLOBAL_STATE,
-    UNCHANGED_NUMBER,
-    Checker,
-    FunctionSource,
-    GlobalState,
-    Guard,
-    GuardKind,
-    GuardSet,
-    LocalSource,
-    collector,
-)
+import torchsmith_guards as guards
 from torchsmith_guards.records import recorder
 
 from torchsmith_tracer._src.breaks.kinds import KINDS
@@ -167,9 +156,10 @@ def _compile(
     fn: types.FunctionType,
     flat: Sequence[object],
     report: FrameReport,
-) -> tuple[Body | None, Checker]:
+) -> tuple[Body | None, guards.Checker]:
     """Body (None: the function itself runs) and guards."""
-    trace.guards.add(Guard(GLOBAL_STATE, GuardKind.GLOBAL_STATE, GlobalState.capture(), _AMBIENT))
+    now, kind = guards.GlobalState.capture(), guards.GuardKind.GLOBAL_STATE
+    trace.guards.add(guards.Guard(guards.GLOBAL_STATE, kind, now, _AMBIENT))
     body: Body | None = None
     try:
         body = _trace_and_generate(trace, record, fn, flat, report)
@@ -192,7 +182,7 @@ def _compile(
         record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
     trace.graph.restore_state()
     try:
-        with recorder.phase("guards"), collector.paused():
+        with recorder.phase("guards"), guards.collector.paused():
             return body, _compile_guards(trace, record, fn)
     except TracerError:
         raise
@@ -201,7 +191,7 @@ def _compile(
     except Exception as e:  # noqa: BLE001 - as above
         if body is not None:
             record.region.report_bug(record.name, report, f"{type(e).__name__}: {e}", e)
-    return None, GuardSet([]).compile(record.parameter_names(), {})
+    return None, guards.GuardSet([]).compile(record.parameter_names(), {})
 
 
 def _too_deep(trace: Compilation, record: CodeRecord, report: FrameReport) -> None:
@@ -220,7 +210,7 @@ def _trace_and_generate(
 ) -> Body:
     region = record.region
     ambient = AmbientState()
-    with recorder.phase("trace"), unwarned(), collector.paused():
+    with recorder.phase("trace"), unwarned(), guards.collector.paused():
         result = _interpret(trace, record, fn, flat)
         trace.builder.guard_memory()
     ambient.keep(switch.put for switch in trace.graph.turned)
@@ -230,7 +220,7 @@ def _trace_and_generate(
         del result  # its traceback leads to the arguments
         raise LocksTaken
     undoes = [*undone(trace.guards, trace.journal)]
-    varying = [g.source for g in undoes if g.why == UNCHANGED_NUMBER]
+    varying = [g.source for g in undoes if g.why == guards.UNCHANGED_NUMBER]
     if not record.keeps_numbers and (before := record.frame_state.vary(varying)):
         del result
         raise NumbersChange(before)
@@ -252,8 +242,8 @@ def _trace_and_generate(
         refuse = _refusal(found) if raising and region.settings.fullgraph else None
         native = bool(signal.details.get("native"))
         varies = KINDS[signal.kind].varies
-        how = {"native": native, "raises": raising}
-        resumed = emit_break(trace, cg, record, frames, refuse, varies, **how)
+        how = {"native": native, "raises": raising, "callee": signal.details.get("callee")}
+        resumed = emit_break(trace, cg, record, frames, refuse, varies, **how)  # type: ignore[arg-type]
         if not resumed and report.break_ is not None and signal.kind != "host-function":
             report.break_ = replace(report.break_, resumed=False)
         del signal, result  # their tracebacks lead to this frame, and it to the arguments
@@ -275,7 +265,7 @@ def _interpret(
     """Run the function symbolically: what it returns, or where it broke."""
     builder = trace.builder
     trace.interp.namespace(record.globals)  # the first one is the entry function's own
-    entry = FunctionValue.existing(trace, fn, FunctionSource())
+    entry = FunctionValue.existing(trace, fn, guards.FunctionSource())
     names = zip(record.signature.names, record.labels, flat, strict=True)
     values: dict[str, Value] = {}
     resume = record.resume
@@ -285,7 +275,7 @@ def _interpret(
         passed = (type(obj) in _PASSED and obj is not warnings.filters) or name not in read
         # What is on the stack is read at once.
         lazy = passed and resume is not None and not label.startswith("___s")
-        values[name] = (builder.lazy if lazy else builder.wrap)(obj, LocalSource(label))
+        values[name] = (builder.lazy if lazy else builder.wrap)(obj, guards.LocalSource(label))
     if record.calls_modules:
         lookup(trace, type(record.signature.first(flat)), "__call__")
     root = trace.loop.root_frame(entry, values)
@@ -311,7 +301,7 @@ def _follows(broke: BreakAt) -> Unsupported:
     if state.instruction.opname == "FOR_ITER" and not state.in_call:
         top = state.stack[-1]
         source = getattr(top, "source", None)
-        if isinstance(source, LocalSource) and source.name.startswith("___s"):
+        if isinstance(source, guards.LocalSource) and source.name.startswith("___s"):
             return Unsupported("live-iterator")
     return broke.signal
 
@@ -338,7 +328,9 @@ def _stack(trace: Compilation) -> list[Place]:
     return [Place.of(f.info, f.ip) for f in trace.frames]
 
 
-def _compile_guards(trace: Compilation, record: CodeRecord, fn: types.FunctionType) -> Checker:
+def _compile_guards(
+    trace: Compilation, record: CodeRecord, fn: types.FunctionType
+) -> guards.Checker:
     trace.builder.add_aliasing_guards()
     env = trace.graph.shape_env
     if env is not None:

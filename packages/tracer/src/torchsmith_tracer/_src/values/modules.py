@@ -15,21 +15,9 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 from torchsmith_guards import Guard, GuardKind, Source
 
-from torchsmith_tracer._src import marks
+from torchsmith_tracer._src import marks, torch_private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
-from torchsmith_tracer._src.torch_private import (
-    FORWARD_HOOKS,
-    GLOBAL_HOOKS,
-    MODULE_HOOKS,
-    global_hooks_empty,
-    module_call,
-    module_call_impl,
-    module_delattr,
-    module_getattr,
-    module_globals,
-    module_setattr,
-)
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue
@@ -70,7 +58,7 @@ class ModuleValue(ObjectValue):
             self.guard_missing(tx, name)
             return bind(tx, found, self, tx.interp.type_of(self), name)
         hook = lookup(tx, self.cls, "__getattr__")
-        if hook is None or hook.attr is not module_getattr:
+        if hook is None or hook.attr is not torch_private.module_getattr:
             return super().getattr(tx, name)
         self.guard_missing(tx, name)
         for table in _TABLES:
@@ -129,7 +117,7 @@ class ModuleValue(ObjectValue):
         found = lookup(tx, self.cls, name)
         if (
             hook is None
-            or hook.attr is not module_setattr
+            or hook.attr is not torch_private.module_setattr
             or (found is not None and is_data_descriptor(tx, found.attr))
         ):
             super().setattr(tx, name, value)
@@ -165,7 +153,7 @@ class ModuleValue(ObjectValue):
 
     def delattr(self, tx: Trace, name: str) -> None:
         hook = lookup(tx, self.cls, "__delattr__")
-        stock = hook is not None and hook.attr is module_delattr
+        stock = hook is not None and hook.attr is torch_private.module_delattr
         if not stock or any(self._has(tx, t, name) for t in _TABLES):
             super().delattr(tx, name)
         else:
@@ -187,9 +175,9 @@ class ModuleValue(ObjectValue):
         impl = lookup(tx, self.cls, "_call_impl")
         if (
             call is None
-            or call.attr is not module_call
+            or call.attr is not torch_private.module_call
             or impl is None
-            or impl.attr is not module_call_impl
+            or impl.attr is not torch_private.module_call_impl
         ):
             return super().call_target(tx, args, kwargs)
         if self._own_call(tx):
@@ -214,18 +202,20 @@ class ModuleValue(ObjectValue):
         attrs = self.obj.__dict__
         changed = tx.journal.stores(self)
         # Without gradients backward hooks do nothing; the grad mode is guarded.
-        hooks = MODULE_HOOKS if torch.is_grad_enabled() else FORWARD_HOOKS
+        hooks = (
+            torch_private.MODULE_HOOKS if torch.is_grad_enabled() else torch_private.FORWARD_HOOKS
+        )
         for name in hooks:
             if attrs.get(name) or name in changed or self.changed_table(tx, name)[1]:
                 return False
-        if not global_hooks_empty():
+        if not torch_private.global_hooks_empty():
             return False
         why = "modules without hooks are entered directly"
         if self.source is not None and tx.world.note(self, hooks):
             for name in hooks:
                 tx.guards.add(Guard(self.entry_source(tx, name), GuardKind.EMPTY, None, why))
-        if tx.world.note(global_hooks_empty):
-            space = tx.interp.namespace(module_globals)
-            for name in GLOBAL_HOOKS:
+        if tx.world.note(torch_private.global_hooks_empty):
+            space = tx.interp.namespace(torch_private.module_globals)
+            for name in torch_private.GLOBAL_HOOKS:
                 tx.guards.add(Guard(space.variable(name), GuardKind.EMPTY, None, why))
         return True

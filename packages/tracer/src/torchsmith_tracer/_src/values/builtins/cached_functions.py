@@ -2,10 +2,10 @@
 the call, so that hits, misses and the order of entries are eager's.
 
 What the cache does not hold yet is computed while tracing, by the real call: that is this call's
-one, so the body leaves it out the first time. A function that raises then is run once more, when
-the instruction is run natively. Where effects come before the call, or numbers among its arguments
-vary, the function is traced for its result instead, the real call takes its place among the
-effects, and a guard asks whether the cache has the same result for the numbers of a call.
+one, so the body leaves it out the first time. A function that raises then breaks the graph: no
+cache keeps an exception. Where effects come before the call, or numbers among its arguments vary,
+the function is traced for its result instead, the real call takes its place among the effects, and
+a guard asks whether the cache has the same result for the numbers of a call.
 """
 
 from __future__ import annotations
@@ -86,6 +86,16 @@ class Later(Again):
         return found
 
 
+def _raised(wrapper: Cached, error: Exception) -> Callable[[Any], Any]:
+    """Tells what to call for a function whose first call, made while tracing, raised ``error``."""
+    errors = [error]
+
+    def again(*args: object, **kwargs: object) -> None:
+        raise errors.pop()
+
+    return lambda f: again if errors and getattr(f, "__func__", f) is wrapper else f
+
+
 #: By wrapper and key: equal calls ask one and the same function, also in another compile.
 _ENTRIES: WeakValueDictionary[Hashable, Entry] = WeakValueDictionary()
 
@@ -160,7 +170,14 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
             raise Unsupported("opaque-call", what=f"{_name(wrapper)}, whose cache lacks this call")
         if _pending(tx):
             return _call_traced(tx, wrapper, args, kwargs, named)
-        tx.interp.fold(lambda: (wrapper(*given, **named), None)[1])
+        try:
+            wrapper(*given, **named)
+        except Exception as e:
+            if isinstance(e, RecursionError) or guards.is_interruption(e):
+                raise
+            raised = _raised(wrapper, e.with_traceback(e.__traceback__ and e.__traceback__.tb_next))
+            kind = type(e).__name__
+            raise Unsupported("op-failed", what=_name(wrapper), error=kind, callee=raised) from None
         if cached() is MISSING:
             raise Unsupported("opaque-call", what=f"{_name(wrapper)}, which keeps no result")
     result = tx.world.query(cached)
@@ -212,23 +229,24 @@ def _call_traced(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, named: 
     journal.rollback(mark)
     waiting = [e[0] for e in journal.effects if isinstance(e, tuple)]
     room = 1 + sum(type(call) is Later and call.function is wrapper for call in waiting)
-    seen: set[tuple[object, ...]] = set()
-    counts = (0, 0)
+    changes = _changes(pattern)
+    seen: dict[tuple[object, ...], tuple[Entry, object, str]] = {}
 
     def agrees(**numbers: Any) -> bool:
-        nonlocal counts
-        hits, misses, _, _ = wrapper.cache_info()
-        if misses != counts[1] or hits < counts[0] or len(seen) > _MOST:
-            seen.clear()
-        counts, now = (hits, misses), tuple(numbers.values())
         vars(later.of).update(numbers)
+        now = tuple(numbers.values())
         if now not in seen:
-            found = entry(wrapper, _filled(key, numbers), named)()
-            if found is MISSING:
-                return bool(symbols) or has_room(wrapper, room)
-            if repr(found) != repr(_filled(pattern, numbers)):
+            if len(seen) > _MOST:
+                seen.clear()
+            seen[now] = entry(wrapper, _filled(key, numbers), named), MISSING, ""
+        cached, same, text = seen[now]
+        found = cached()
+        if found is MISSING:
+            return bool(symbols) or has_room(wrapper, room)
+        if found is not same or (changes and repr(found) != text):
+            if (text := repr(found)) != repr(_filled(pattern, numbers)):
                 return False
-            seen.add(now)
+            seen[now] = cached, found, text
         return True
 
     names = {} if env is None else env.bindings
@@ -268,6 +286,13 @@ def _pattern(
     if type(found) not in _LITERALS:
         raise Unsupported("not-constant", what=value.describe())
     return found
+
+
+def _changes(pattern: Any) -> bool:
+    """Whether a result has lists or dicts, of which others may have changed the items."""
+    if type(pattern) is tuple:
+        return any(map(_changes, pattern))
+    return type(pattern) in (list, dict)
 
 
 def _found(value: Value, source: guards.Source) -> Value:
