@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import fx
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.aot import lone, turns
 from torchsmith_fx_backend._src.driver import compile_training
@@ -170,3 +171,44 @@ def test_results_that_share_nothing_reach_their_leaves_in_turn(name, order):
     (mine, ours), (true, eager) = heard(compiled), heard(fn)
     assert mine == true
     torch.testing.assert_close(ours, eager)
+
+
+def views_as_made(a, b, c):
+    p, q = a.t(), b.t()
+    return q, p, c.sin()
+
+
+def views_of_views_around(a, b, c):
+    q = b.t()
+    r = c.sin()
+    return q.unsqueeze(0), r, a.t()
+
+
+def lists_of_views(a, b, c):
+    parts, r = a.unbind(), c.sin()
+    q = b.chunk(2)
+    return q[1], parts[0], q[0][0], r, parts[2]
+
+
+def views_alone(a, b, c):
+    q, p, r = b.t(), a.t(), c.t()
+    return r[0], q[0], p
+
+
+VIEWS = [views_as_made, views_of_views_around, lists_of_views, views_alone]
+
+
+@pytest.mark.parametrize("program", VIEWS)
+def test_leaves_of_which_results_are_views(program):
+    def order(function):
+        seen = []
+        leaves = [torch.ones(3, 3, requires_grad=True) for _ in range(3)]
+        for number, leaf in enumerate(leaves):
+            leaf.register_post_accumulate_grad_hook(lambda _, number=number: seen.append(number))
+        results = function(*leaves)
+        torch.autograd.backward(results, [torch.ones_like(x) for x in results])
+        return seen
+
+    examples = [torch.ones(3, 3, requires_grad=True) for _ in range(3)]
+    compiled = compile_training(fx.symbolic_trace(program), examples, SETTINGS)
+    assert order(compiled) == order(program)

@@ -249,6 +249,28 @@ def test_hooks_of_written_inputs_see_what_later_results_give_them():
     torch.testing.assert_close(*sides, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("program", [whole, several, saved, early_view, listed])
+def test_hooks_of_a_view_are_left_behind_by_a_write(program, hooked):
+    """Of another tensor they see the gradient for what was there before."""
+
+    def play(run):
+        seen = []
+        for view in (False, True, False):
+            x, leaf = leaves()[1], torch.ones(5, 4, 4, dtype=torch.float64, requires_grad=True)
+            b = (leaf * 2)[1] if view else leaf[1] * 2
+            if hooked:
+                b.register_hook(lambda grad: seen.append(grad.clone()))
+            results = [r for r in run(b, x) if r.requires_grad]
+            torch.autograd.backward([*results, b], [torch.ones_like(r) for r in (*results, b)])
+            seen += [view, leaf.grad, x.grad]
+        return seen
+
+    b, x = torch.ones(4, 4, dtype=torch.float64, requires_grad=True) * 2, leaves()[1]
+    compiled = compile_training(program, [b, x], SETTINGS)
+    torch.testing.assert_close(play(compiled), play(program))
+
+
 def test_a_write_after_the_call_is_an_error_for_the_results_that_read_it():
     x, _ = leaves()
     run = compile_training(chain, [torch.ones(4, 4), torch.ones(4, 4), x], SETTINGS)

@@ -59,7 +59,7 @@ class Result:
         index: which input, output or result; the value itself for a constant.
         steps: views to take of it, as eager did.
         hidden: the steps are taken without gradients.
-        turn: the number of the node of autograd's of a view of an input that is not written.
+        turn: the number of autograd's first node of a view of an input that is not written.
     """
 
     kind: str
@@ -495,15 +495,14 @@ def _is_untouched(place: torch.Tensor) -> bool:
     return place.is_leaf or (place.grad_fn is not None and place.grad_fn.name() == _PLACE)
 
 
-def _through_function(leaf: torch.Tensor, owner: torch.Tensor, hooked: Collection[Any]) -> bool:
-    """Whether a derivative of the user's own, or a hook, lies between a tensor and the one that it
-    views; ``hooked`` are the nodes that have hooks."""
+def _between(leaf: torch.Tensor, owner: torch.Tensor) -> list[Any]:
+    """The nodes of autograd's from a tensor to the one that it views."""
+    found: list[Any] = []
     fn: Any = leaf.grad_fn
     while fn is not None and fn is not owner.grad_fn:
-        if fn in hooked or isinstance(fn, torch.autograd.function.BackwardCFunction):
-            return True
+        found.append(fn)
         fn = fn.next_functions[0][0] if fn.next_functions else None
-    return False
+    return found
 
 
 class _Collector:
@@ -556,7 +555,9 @@ class _Collector:
             if detached:
                 raise OwnLeafError(what="a leaf that the graph makes")
             self.made.add(id(leaf))
-        if leaf.requires_grad and _through_function(leaf, owner, self.hooked):
+        nodes = _between(leaf, owner) if leaf.requires_grad else []
+        own = torch.autograd.function.BackwardCFunction  # a derivative of the user's
+        if any(fn in self.hooked or isinstance(fn, own) for fn in nodes):
             raise UnsupportedError(what="a view with a hook, or that an autograd function gave")
         if any(step.target in LAZY for step in value.steps):
             raise UnsupportedError(what="a lazily conjugated result of a differentiated graph")
@@ -568,8 +569,8 @@ class _Collector:
                 group = repr((kind, index, hidden, steps, replace(step, index=None)))
                 step = replace(step, group=group)
             steps.append(step)
-        views = kind == "input" and steps and leaf.requires_grad and not base.generation
-        turn = leaf.grad_fn._sequence_nr() if views and leaf.grad_fn is not None else None
+        seen = kind == "input" and steps and not base.generation
+        turn = min((fn._sequence_nr() for fn in nodes), default=None) if seen else None
         return Result(kind, index, tuple(steps), hidden, turn)
 
     def _slots(self, args: Any) -> Any:

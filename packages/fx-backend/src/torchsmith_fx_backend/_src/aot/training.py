@@ -609,6 +609,7 @@ def unlike(joint: Joint, examples: Sequence[object]) -> Callable[[Sequence[Any]]
     # Views of these have a history that begins where they are views themselves.
     given = {place for place, _, _ in joint.rewritten}.symmetric_difference(joint.mutated)
     plain = [i for i in given.intersection(joint.wanted) if i < len(examples)]
+    written = [i for i in joint.wanted if i in joint.mutated and i < len(examples)]
     usual: Sequence[int] = ()  # what the tensors of the last call looked like
     static = separate is None or separate.extents is not None
 
@@ -624,6 +625,8 @@ def unlike(joint: Joint, examples: Sequence[object]) -> Callable[[Sequence[Any]]
         reason = differs(inputs, frozen, None if alike and found == usual else separate)
         if reason is None and not alike and any(inputs[i]._is_view() for i in plain):
             return "a written input is a view itself"
+        if written and any(inputs[i]._backward_hooks and inputs[i]._is_view() for i in written):
+            return "a written input is a view with hooks, which eager's writes leave behind"
         if reason is None and static and found is not None:
             usual = found
         return reason
@@ -655,10 +658,10 @@ def callable_of(
     made_of = items(returned) if fresh else None
     inner = tuple(joint.inner.items())
     # A backward pass takes what was made last first: by part, the views that come before it.
-    early: list[list[int]] = [[] for _ in parts]
-    for i, turn in ((i, r.turn) for i, r in enumerate(results) if r.turn is not None):
+    early: list[list[int]] = [[] for _ in (*parts, None)]
+    for turn, i in sorted((r.turn, i) for i, r in enumerate(results) if r.turn is not None):
         later = (views for part, views in zip(parts, early) if turn < _first(joint, part.results))
-        next(later, []).append(i)
+        next(later, early[-1]).append(i)
     simple = fresh and flat_result and [returned] == [part.results for part in parts]
     simple = simple and not (cuts or spent or joint.mutated)  # the node's results are the call's
     kept_outputs = items(training.kept_outputs)
@@ -707,10 +710,12 @@ def callable_of(
         views: dict[int, Any] = {}
         calls = []
         try:
-            for part, places in zip(parts, early):
+            for part, places in zip((*parts, None), early):
                 lists: dict[str, dict[int, Any]] = {}
                 for i in places:
                     views[i] = _make(results[i], inputs, outputs, (), lists)
+                if part is None:
+                    break
                 call = _Call(training, part, numbers, given, loan)
                 calls.append(call)
                 own = _apply(call, made_in, kept, *items(part.inputs)(sources))

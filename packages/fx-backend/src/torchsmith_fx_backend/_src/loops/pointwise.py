@@ -189,11 +189,7 @@ def _predicate(op: object, test: Formula, of_int: bool) -> None:
 
 _predicate(aten.isnan.default, lambda x: x.test(Op.ISNAN), False)
 _predicate(aten.isinf.default, lambda x: x.test(Op.ISINF), False)
-_predicate(
-    aten.isfinite.default,
-    lambda x: (x.test(Op.ISNAN) | x.test(Op.ISINF)).op(Op.NOT),
-    True,
-)
+_predicate(aten.isfinite.default, lambda x: (x.test(Op.ISNAN) | x.test(Op.ISINF)).op(Op.NOT), True)
 
 
 # ---------------------------------------------------------------------------------- copies

@@ -12,12 +12,7 @@ from torchsmith_fx_backend._src.passes.base import Pass, escaping
 aten = torch.ops.aten
 FULL = aten.full.default
 
-_VIEWS = (
-    aten.view.default,
-    aten.unsqueeze.default,
-    aten.expand.default,
-    aten.detach.default,
-)
+_VIEWS = (aten.view.default, aten.unsqueeze.default, aten.expand.default, aten.detach.default)
 # Operators that map repeated values to a repeated value.
 _FOLDABLE = frozenset(
     {

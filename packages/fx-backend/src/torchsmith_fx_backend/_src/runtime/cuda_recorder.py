@@ -73,10 +73,7 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device):
             recording = torch.cuda.graph(
-                graph,
-                pool=pool.handle,
-                stream=pool.stream,
-                capture_error_mode="thread_local",
+                graph, pool=pool.handle, stream=pool.stream, capture_error_mode="thread_local"
             )
             with recording:
                 results = run()

@@ -157,10 +157,7 @@ def save_graph(
 
 
 def load_graph(
-    key: str,
-    *,
-    cache: Cache | None = None,
-    constants: Mapping[str, torch.Tensor] | None = None,
+    key: str, *, cache: Cache | None = None, constants: Mapping[str, torch.Tensor] | None = None
 ) -> CompiledGraph | None:
     """The graph that ``save_graph`` kept under ``key``, in this or an earlier process, or None.
 

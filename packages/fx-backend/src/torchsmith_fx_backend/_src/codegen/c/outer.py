@@ -28,10 +28,7 @@ def emit_outer(out: Emitter, lane: int) -> None:
     block = _block_size(static(extent), static(product([facts.kernel.ranges[a] for a in others])))
     end = out.index(extent)
     out.share(len(others) + 1, facts.work())
-    with (
-        out.loops(others),
-        out.block(f"for (int64_t low = 0; low < {end}; low += {block})"),
-    ):
+    with out.loops(others), out.block(f"for (int64_t low = 0; low < {end}; low += {block})"):
         out.line(f"const int64_t width = {end} - low < {block} ? {end} - low : {block};")
         _block(out, lane, block)
 
@@ -110,12 +107,7 @@ def _evaluate(out: Emitter, roots: Iterable[int], ready: set[int]) -> None:
 
 
 def _walk(
-    out: Emitter,
-    one: Pass,
-    accumulators: list[Accumulator],
-    lane: int,
-    block: int,
-    ready: set[int],
+    out: Emitter, one: Pass, accumulators: list[Accumulator], lane: int, block: int, ready: set[int]
 ) -> None:
     """One pass: the reduction axes outside, the lanes inside."""
     facts = out.facts

@@ -7,37 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from torchsmith_fx_backend._src.loops.index import (
-    ONE,
-    ZERO,
-    Add,
-    Const,
-    FloorDiv,
-    Index,
-    Loaded,
-    Mod,
-    Mul,
-    Sym,
-    Var,
-    add,
-    coefficient,
-    evaluate,
-    mul,
-    render,
-    substitute,
-    symbols,
-)
+from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.ir import IndexValue, Kernel, Load, Store
 from torchsmith_fx_backend._src.loops.proof import Extents, settled
 
 
-def text(index: Index, names: Mapping[str, str]) -> str:
+def text(index: ix.Index, names: Mapping[str, str]) -> str:
     """A size as text of the launcher, with names for size symbols."""
-    return render(index, sym_name=names.__getitem__)
+    return ix.render(index, sym_name=names.__getitem__)
 
 
 def kernel_text(
-    index: Index,
+    index: ix.Index,
     extents: Extents,
     variables: Mapping[int, str],
     names: Mapping[str, str],
@@ -45,7 +26,7 @@ def kernel_text(
 ) -> str:
     """``index`` as text of the kernel, with names for iteration variables, size symbols, and the
     SSA values that are positions in it."""
-    return render(
+    return ix.render(
         settled(index, extents),
         variables.__getitem__,
         names.__getitem__,
@@ -54,39 +35,41 @@ def kernel_text(
     )
 
 
-def step(index: Index, axis: int, values: Mapping[str, int]) -> int | None:
+def step(index: ix.Index, axis: int, values: Mapping[str, int]) -> int | None:
     """How far ``index`` moves per step of ``axis``; None where it is not affine in that axis."""
-    stride = coefficient(index, axis)
+    stride = ix.coefficient(index, axis)
     if stride is None:
         return None
     try:
-        return int(evaluate(stride, (), values))
+        return int(ix.evaluate(stride, (), values))
     except (IndexError, ZeroDivisionError):  # another variable multiplies it; no size fits
         return None
 
 
-def flatten(index: Index, ranges: Sequence[Index], axes: Sequence[int], flat: Var) -> Index:
+def flatten(
+    index: ix.Index, ranges: Sequence[ix.Index], axes: Sequence[int], flat: ix.Var
+) -> ix.Index:
     """``index`` over the row-major position within ``axes``, where it walks them as one axis.
 
     The printer knows that position already; taking it apart and putting it together again would
     hide from Triton that neighbouring lanes read neighbouring elements.
     """
-    moving = [axis for axis in axes if ranges[axis] != ONE]
+    moving = [axis for axis in axes if ranges[axis] != ix.ONE]
     if len(moving) < 2:
         return index
-    stride = coefficient(index, moving[-1])
-    if stride is None or stride == ZERO:
+    stride = ix.coefficient(index, moving[-1])
+    if stride is None or stride == ix.ZERO:
         return index
     expected = stride
     for axis in reversed(moving):
-        if coefficient(index, axis) != expected:
+        if ix.coefficient(index, axis) != expected:
             return index
-        expected = mul(expected, ranges[axis])
-    rest = substitute(index, dict.fromkeys(axes, ZERO))
-    return add(rest, mul(stride, flat))
+        expected = ix.mul(expected, ranges[axis])
+    rest = ix.substitute(index, dict.fromkeys(axes, ix.ZERO))
+    return ix.add(rest, ix.mul(stride, flat))
 
 
-def index_expressions(kernel: Kernel) -> Iterator[Index]:
+def index_expressions(kernel: Kernel) -> Iterator[ix.Index]:
     """Every index expression of a kernel's body, in order."""
     for node in kernel.body:
         if isinstance(node, Load | Store | IndexValue):
@@ -95,7 +78,7 @@ def index_expressions(kernel: Kernel) -> Iterator[Index]:
 
 def is_static(kernel: Kernel) -> bool:
     """Whether no extent and no index expression mentions a size symbol."""
-    return not any(symbols(index) for index in (*kernel.ranges, *index_expressions(kernel)))
+    return not any(ix.symbols(index) for index in (*kernel.ranges, *index_expressions(kernel)))
 
 
 def max_offset_text(kernel: Kernel, names: Mapping[str, str]) -> str:
@@ -106,21 +89,21 @@ def max_offset_text(kernel: Kernel, names: Mapping[str, str]) -> str:
     """
     extents = [f"({text(extent, names)})" for extent in kernel.ranges]
 
-    def bound(node: Index) -> str:
+    def bound(node: ix.Index) -> str:
         match node:
-            case Const(value):
+            case ix.Const(value):
                 return str(abs(value))
-            case Sym(name, low):
+            case ix.Sym(name, low):
                 return names[name] if low is not None and low >= 0 else f"abs({names[name]})"
-            case Var(axis):
+            case ix.Var(axis):
                 return extents[axis]
-            case Loaded(_, extent):
+            case ix.Loaded(_, extent):
                 return bound(extent)
-            case Add(terms):
+            case ix.Add(terms):
                 return f"({' + '.join(bound(term) for term in terms)})"
-            case Mul(factors):
+            case ix.Mul(factors):
                 return " * ".join(bound(factor) for factor in factors)
-            case FloorDiv(num, den) | Mod(num, den):
+            case ix.FloorDiv(num, den) | ix.Mod(num, den):
                 # The numerator is an intermediate result of the same width.
                 return f"max({bound(num)}, {bound(den)})"
             case _:
