@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.driver import compile_training
 
@@ -445,3 +446,42 @@ def test_what_hooks_have_of_a_written_input_is_not_checked_for_writes():
     example = [torch.ones(3, requires_grad=True) * 1, torch.ones(3, requires_grad=True)]
     compiled = compile_training(torch.fx.symbolic_trace(fn), example, SETTINGS)
     torch.testing.assert_close(gradients(compiled), gradients(fn))
+
+
+LINEAR = {
+    "a number": lambda x, n: (n.logical_not_(), x * 2)[1],
+    "a complex number": lambda x, n: (n.add_(1), x * 2j)[1],
+    "a division": lambda x, n: (n.add_(1), x / 3 + x)[1],
+    "nothing": lambda x, n: (n.add_(1), x.t() + 1)[1],
+    "parts": lambda x, n: x[1:].copy_(x[1:].flip(0) * 2),
+    "a tensor": lambda x, n: (n.add_(1), x * torch.full((), 2.0))[1],
+    "the result": lambda x, n: (n.add_(1), (x * 2).exp())[1],
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_checkpoint_runs_again_where_hooks_are_given_something(name):
+    """What a program multiplies by is saved, but no hook gets it; where none gets anything, nobody
+    notices that an argument was written."""
+    fn = LINEAR[name]
+
+    def given():
+        x = torch.linspace(0, 1, 12).view(3, 4).requires_grad_()
+        return x, x * 1, torch.zeros(3, 4, dtype=torch.int64)
+
+    def play(run):
+        seen = []
+        for retain in (False, True):
+            leaf, x, n = given()
+            y = checkpoint(run, x, n, use_reentrant=False).sum()
+            for _ in range(2):
+                try:
+                    y.backward(retain_graph=retain)
+                except RuntimeError as error:
+                    seen.append("second time" in str(error) or "inplace" in str(error))
+                else:
+                    seen.append(leaf.grad.clone())
+        return seen
+
+    compiled = compile_training(lambda x, n: (fn(x, n),), given()[1:], SETTINGS)
+    torch.testing.assert_close(play(lambda x, n: compiled(x, n)[0]), play(fn))

@@ -34,6 +34,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     ended,
     fake_like,
     hook,
+    is_number,
     make_fake,
     no_autocast_cache,
     pytree,
@@ -96,6 +97,7 @@ class Joint:
             was then, whatever is assigned to the tensor's ``data``.
         saves: for each of ``differentiable``, the numbers of eager's autograd nodes that save
             anything for it: a second backward pass through one of them is an error.
+        packed: those for which some of that is a tensor, which hooks on what is saved are given.
         reads: which of ``kept`` it saves for each of ``differentiable``.
         turns: ``wanted`` in the order in which eager's first backward pass is done with them.
         first: for each of ``differentiable``, the number of eager's first node that computes it.
@@ -123,6 +125,7 @@ class Joint:
     kept: frozenset[fx.Node] = frozenset()
     viewed: frozenset[fx.Node] = frozenset()
     saves: dict[int, frozenset[int]] = field(default_factory=dict)
+    packed: frozenset[int] = frozenset()
     reads: dict[int, frozenset[fx.Node]] = field(default_factory=dict)
     turns: tuple[int, ...] = ()
     first: dict[int, int] = field(default_factory=dict)
@@ -639,6 +642,7 @@ def _find_saved(joint: Joint, made: Collection[int], shown: Mapping[tuple[Any, i
         else:
             found = [each for function in seen if (each := known[function]) is not None]
             joint.saves[position] = frozenset(each.number for each in found if each.some)
+            joint.packed |= {position} if any(each.packed for each in found) else set()
             numbers = (f._sequence_nr() for f in seen if type(f).__name__ != _PLACE)
             joint.first[position] = min(numbers, default=0)
             joint.reads[position] = frozenset(node for each in found for node in each.kept)
@@ -663,12 +667,14 @@ class _Saving:
 
     Attributes:
         number: of the node.
-        some: whether it saves a tensor.
+        some: whether it saves anything.
+        packed: whether that is more than numbers of the program.
         kept: tensors that the caller sees, with whether one is saved itself and not as a view.
     """
 
     number: int
     some: bool
+    packed: bool = False
     kept: dict[fx.Node, bool] = field(default_factory=dict)
 
     def keep(self, joint: Joint, tensor: torch.Tensor) -> None:
@@ -688,13 +694,14 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
     if kind in ("CopySlices", "CppFunction"):
         call = mode.hidden.get(function._sequence_nr())
         for tensor in () if call is None else _saved_by(call):
-            result.some = True
+            result.some = result.packed = True
             result.keep(joint, tensor)
     for name in _saved_names(type(function)):  # type: ignore[arg-type]
         try:
             raw = getattr(function, f"_raw_{name.removeprefix('_')}", None)
             if any(_hooked(each) for each in (raw if isinstance(raw, tuple) else (raw,))):
-                result.some = True  # in the hands of hooks, which may compute it again when asked
+                # In the hands of hooks, which may compute it again when asked.
+                result.some = result.packed = True
                 continue
             found = getattr(function, name)
         except RuntimeError as error:
@@ -702,7 +709,8 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
                 return None
             raise UnsupportedError(what=f"a backward pass that raises ({_line(error)})") from error
         for tensor in found if isinstance(found, (list, tuple)) else (found,):
-            result.some = result.some or isinstance(tensor, torch.Tensor)
+            if isinstance(tensor, torch.Tensor):
+                result.some, result.packed = True, result.packed or not is_number(tensor)
             if isinstance(tensor, FakeTensor):
                 result.keep(joint, tensor)
                 tensors[name] = tensor

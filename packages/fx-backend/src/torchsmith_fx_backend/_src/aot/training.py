@@ -49,6 +49,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     has_saving_hooks,
     has_storage,
     keeps_graph,
+    number,
     pytree,
     without_autocast,
 )
@@ -420,7 +421,9 @@ class CompiledFunction(torch.autograd.Function):
         elif kept:
             ctx.save_for_backward(*kept)
         elif call.training.saving:
-            ctx.save_for_backward(torch.empty(0))  # a second pass is an error, as eager's
+            # A second pass is an error, as eager's; hooks are given what eager's are.
+            given = not call.training.joint.packed.isdisjoint(call.part.results)
+            ctx.save_for_backward(torch.empty(0) if given else number())
         ctx.set_materialize_grads(False)
         return tuple(items(call.part.results)(outputs))
 

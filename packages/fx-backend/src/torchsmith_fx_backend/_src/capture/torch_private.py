@@ -122,6 +122,23 @@ def has_saving_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
+@functools.cache
+def number() -> torch.Tensor:
+    """A number as autograd saves it: hooks on what is saved do not get it."""
+    with without_active_modes(), torch.inference_mode(False), torch.enable_grad():
+        return (torch.ones(1, requires_grad=True) * 1).grad_fn._saved_other  # type: ignore[union-attr, no-any-return]
+
+
+_LESS = {torch.float64: torch.half, torch.int64: torch.int8, torch.complex128: torch.complex64}
+
+
+def is_number(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for a number of the program: it does not decide on types."""
+    less = _LESS.get(tensor.dtype)
+    own = less is None or tensor.dim() > 0
+    return not own and torch.result_type(tensor, torch.empty((), dtype=less)) is less
+
+
 @contextlib.contextmanager
 def saving_hooks(pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> Iterator[None]:
     """Hooks of our own on what autograd saves, where the program forbids hooks, too."""
