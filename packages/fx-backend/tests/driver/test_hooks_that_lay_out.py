@@ -54,6 +54,24 @@ def test_gradients_are_of_what_was_saved(name, kind):
         torch.testing.assert_close(x.grad, y.grad)
 
 
+@pytest.mark.parametrize("name", ["exp", "softmax", "product"])
+def test_hooks_take_nothing_twice(name):
+    """What autograd would save to see writes: it sees none where hooks have what was saved."""
+    programs = {
+        "exp": lambda x: (x.exp(), x.exp().sum()),
+        "softmax": lambda x: x.softmax(1),
+        "product": lambda x: (x * x.exp()).sin(),
+    }
+    taken = []
+    x = torch.randn(4, 6, requires_grad=True)
+    run = compiled(programs[name], x)
+    for function in (programs[name], run):
+        with saved_tensors_hooks(lambda t: taken[-1].append(t.data_ptr()) or t, same):
+            taken.append([])
+            function(x)
+    assert len(taken[1]) == len({*taken[1]}) <= len(taken[0])
+
+
 def test_another_size_is_an_error():
     x = torch.randn(4, 6, requires_grad=True)
     with saved_tensors_hooks(same, lambda x: x[:2]):

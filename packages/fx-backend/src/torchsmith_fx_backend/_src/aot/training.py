@@ -699,7 +699,10 @@ def callable_of(
             numbers = tuple(saved.pop(i) for i in numbered)
         for i in aliased:
             saved[i] = saved[i].detach()
-        kept = (*saved, *besides(inputs), *kept_outputs(outputs))
+        guarded = (*besides(inputs), *kept_outputs(outputs))
+        if saved and has_saving_hooks():  # of what they took no version is checked
+            guarded = (number(),) * len(guarded)
+        kept = (*saved, *guarded)
         if simple:
             call = _Call(training, parts[0], numbers, given, loan)
             found = _apply(call, outputs, kept, *items(parts[0].inputs)(inputs))
