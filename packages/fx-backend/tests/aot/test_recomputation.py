@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torchsmith_fx_backend import Settings
 from torchsmith_fx_backend._src.driver import compile_training
 
@@ -149,3 +149,28 @@ def test_masks_by_key_are_drawn_again_where_nothing_may_be_held(rng, budget):
         scaled = x.detach() / 0.6
         true = torch.where(dropped, 0.0, scaled.cos() / 0.6 * 2 / 0.8)
         torch.testing.assert_close(grad, true, rtol=1e-4, atol=1e-5)
+
+
+def test_a_selective_checkpoint_is_differentiated_for_any_tangents():
+    """Its tensors can be asked for once; halves for other tangents come from the same recording."""
+    contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+
+    def part(x, w):
+        y = (x @ w).sin()
+        return y.exp(), y * 2
+
+    def program(x, w):
+        return checkpoint(part, x, w, use_reentrant=False, context_fn=contexts)
+
+    run = compile_training(program, [leaf(4, 4), leaf(4, 4)], SETTINGS)
+    full, turned = torch.ones(4, 4), torch.rand(4, 4).t()
+    tangents = [(full[:1].expand(4, 4), full), (turned, None), (None, turned), (full, full)] * 2
+    for one, other in tangents:
+        for asked in ((0, 1), (0,), (1,)):
+            sides = []
+            for f in (run, program):
+                given = leaf(4, 4), leaf(4, 4, seed=1)
+                pairs = [(r, t) for r, t in zip(f(*given), (one, other)) if t is not None]
+                results, own = zip(*pairs)
+                sides.append(torch.autograd.grad(results, [given[i] for i in asked], own))
+            torch.testing.assert_close(*sides, rtol=1e-4, atol=1e-5)

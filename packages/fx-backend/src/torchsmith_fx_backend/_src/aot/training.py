@@ -25,17 +25,11 @@ import torch
 from torch import fx
 from torchsmith_guards import collector, deferred
 
+from torchsmith_fx_backend._src.aot import partition
 from torchsmith_fx_backend._src.aot.frame import apart, differs
 from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent, items, saved_by
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
 from torchsmith_fx_backend._src.aot.lone import LEAST, alone, holders, taken
-from torchsmith_fx_backend._src.aot.partition import (
-    Saved,
-    backward_graph,
-    choose_saved,
-    forward_graph,
-    needed_by,
-)
 from torchsmith_fx_backend._src.aot.tangents import Key, order_at_hand, ordered, strides_in, unasked
 from torchsmith_fx_backend._src.aot.turns import in_turn
 from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
@@ -105,7 +99,7 @@ class Training:
     numbers: tuple[int, ...] = ()  # those of ``saved`` that are no tensors
     aliased: tuple[int, ...] = ()  # tensors of ``saved`` of which eager saves views
     through: Mapping[int, int] = field(default_factory=dict)  # inputs that are tensors of ``saved``
-    saved: tuple[Saved, ...] = ()
+    saved: tuple[partition.Saved, ...] = ()
     parts: tuple[Part, ...] = ()  # results that are independent of each other's
     saving: frozenset[int] = frozenset()  # results for which eager saves something
     before: tuple[int, ...] = ()  # inputs that a part needs as they were, too, after their writes
@@ -149,7 +143,7 @@ class Training:
         snapshot = joint.graph(joint.backward(strides))
         outputs = len(joint.outputs)
         written = {snapshot.inputs[i] for i in joint.mutated}
-        self.saved = choose_saved(
+        self.saved = partition.choose_saved(
             snapshot.module.graph,
             snapshot.inputs,
             snapshot.tangents,
@@ -160,7 +154,7 @@ class Training:
             self.budget,
             [position for _, position, _ in joint.rewritten],
         )
-        graph = forward_graph(snapshot.module, snapshot.inputs, outputs, self.saved)
+        graph = partition.forward_graph(snapshot.module, snapshot.inputs, outputs, self.saved)
         if usual:
             self._snapshot = (key, snapshot)
         expected = _expected(key, roots) if usual and not self.any_sizes else None
@@ -208,7 +202,7 @@ class Training:
         self.parts = (part(joint.differentiable, every, None),)
         if len(joint.differentiable) < 2:
             return  # it needs all
-        needed = needed_by(snapshot.module, tangents, outputs, self.saved)
+        needed = partition.needed_by(snapshot.module, tangents, outputs, self.saved)
         # A gradient of zeros is a constant here; computed for its result alone it reads what
         # eager's nodes do. Of values made inside that is not known: it may be any.
         seen = {n.name for n in (*joint.nodes, *joint.outputs) if isinstance(n, fx.Node)}
@@ -307,9 +301,11 @@ class Training:
             try:
                 half, used = self._compile_backward(usual, without)
             except UnsupportedError:
-                if usual == turns[-1]:
+                if usual != turns[-1]:
+                    continue
+                if not without:
                     raise
-                continue
+                return self._backward_for(key, frozenset())
             if usual is not key:
                 break
             if self.any_sizes or key == alone or not self._takes_others(key, used):
@@ -345,14 +341,16 @@ class Training:
         return not own.union(self.numbers).issuperset(used)
 
     def _compile_backward(self, key: Key, without: frozenset[int]) -> tuple[Any, tuple[int, ...]]:
-        prepared, self._snapshot = self._snapshot, None
-        if prepared is not None and prepared[0] == key and not without:
-            snapshot = prepared[1]
-        else:
+        if known := self.backwards.get((key, without)):
+            return known
+        if self._snapshot is not None and self._snapshot[0] == key and not without:
+            snapshot = self._snapshot[1]
+        else:  # it may be that a program is differentiated once only
             whole = self.joint.backward(self._strides(key))
             asked = (None if i in without else grad for i, grad in enumerate(whole.grads))
             snapshot = self.joint.graph(replace(whole, grads=tuple(asked)))
-        graph, used = backward_graph(
+        self._snapshot = None
+        graph, used = partition.backward_graph(
             snapshot.module,
             snapshot.tangents,
             len(self.joint.outputs),
@@ -360,7 +358,8 @@ class Training:
             self._given,
             self.budget,
         )
-        return self.compile(graph), used
+        known = self.backwards[key, without] = self.compile(graph), used
+        return known
 
 
 def _expected(key: Key, roots: Sequence[torch.Tensor]) -> Key | None:
