@@ -8,6 +8,7 @@ import torch
 import torchsmith
 from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.modules import module
 from torch.utils.checkpoint import checkpoint
 from torchsmith_fx_backend._src import native_nodes
 
@@ -365,3 +366,64 @@ def test_a_part_that_fails_prints_nothing_of_its_own(capfd):
         with pytest.raises(RuntimeError, match="have the same dtype"):
             run(torch.ones(2, 4).double(), torch.ones(4, 4))
     assert "Traceback" not in capfd.readouterr().err
+
+
+def doubled_inside(m, x):
+    y = m(x).sin()
+    y.register_hook(lambda grad: grad * 2)
+    return y, y.exp().sum()
+
+
+def own_function(m, x):
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            return t * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    y = Twice.apply(m(x))
+    return y, y.exp().sum()
+
+
+def mapped(m, x):
+    y = torch.vmap(lambda row: m(row).sin())(x)
+    return y, y.exp().sum()
+
+
+def differentiated_twice(m, x):
+    y = m(x).tanh()
+    (g,) = torch.autograd.grad(y.exp().sum(), x, create_graph=True)
+    return y, g.square().sum()
+
+
+EVERYWHERE = {
+    "before": lambda note: module.register_module_forward_pre_hook(lambda m, a: note(m)),
+    "after": lambda note: module.register_module_forward_hook(lambda m, a, r: note(m)),
+    "backward": lambda note: module.register_module_full_backward_hook(lambda m, i, o: note(m)),
+    "gradient": lambda note: module.register_module_full_backward_pre_hook(lambda m, o: note(m)),
+}
+BODIES = [retained, checkpointed, doubled_inside, own_function, mapped, differentiated_twice]
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+@pytest.mark.parametrize("fn", BODIES)
+def test_hooks_on_all_modules_see_those_of_the_program_alone(fn, kind):
+    def train(run):
+        torch.manual_seed(0)
+        m, log, seen = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), [], []
+        for hooked in (True, False, True):
+            x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+            handle = EVERYWHERE[kind](lambda m: log.append(type(m).__name__)) if hooked else None
+            run(m, x)[1].backward()
+            if handle is not None:
+                handle.remove()
+            seen.append(x.grad)
+            log.append("one call")
+        return log, seen
+
+    (mine, ours), (true, eager) = train(torchsmith.compile(fn)), train(fn)
+    assert mine == true
+    torch.testing.assert_close(ours, eager)

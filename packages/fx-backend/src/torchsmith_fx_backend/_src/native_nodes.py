@@ -294,7 +294,7 @@ class _Later(torch.nn.Module):
         self.part, self.compile_part = part, compile_part
         self.compiled: Callable[..., Any] | None = None
 
-    def forward(self, *inputs: object) -> Any:
+    def __call__(self, *inputs: object) -> Any:  # which hooks on all modules do not see
         if self.compiled is None:
             examples = map(example_of, self.part.graph.find_nodes(op="placeholder"), inputs)
             vary = any(map(is_symbolic, examples))

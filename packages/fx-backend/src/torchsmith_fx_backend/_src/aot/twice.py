@@ -165,7 +165,8 @@ class Again:
                     made = self._alias(place, values[place])
                     values[place] = first.setdefault(id(joint.nodes[place].meta["val"]), made)
             with torch.set_grad_enabled(self.grad):
-                flat = pytree.tree_leaves(self.program(*values[:count]))
+                run = getattr(self.program, "forward", self.program)  # past hooks on all modules
+                flat = pytree.tree_leaves(run(*values[:count]))
             roots: dict[int, torch.Tensor] = {}
             for leaf, result in zip(flat, joint.results, strict=True):
                 root = leaf._base if result.kind == "fresh" and result.steps else leaf
