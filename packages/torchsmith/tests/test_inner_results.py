@@ -99,3 +99,40 @@ def test_a_hook_that_breaks_the_graph_sees_all_of_a_gradient(sizes):
             sides.append((x.grad, *seen))
         torch.testing.assert_close(*sides)
         assert len(seen) == 1
+
+
+def one_by_one(x, note):
+    a = x * 2
+    b = a.sin()
+    c = b * x
+    for name, tensor in (("a", a), ("c", c), ("b", b)):
+        tensor.register_hook(lambda grad, name=name: note(name, grad))
+    return c.sum()
+
+
+def from_a_list(x, note):
+    found = [x * 2]
+    for _ in range(2):
+        found.append(found[-1].tanh() * 3)
+    for number, tensor in enumerate(found):
+        tensor.register_hook(lambda grad, number=number: note(number, grad))
+    return found[-1].exp().sum()
+
+
+@pytest.mark.parametrize("program", [one_by_one, from_a_list])
+def test_hooks_on_several_results_of_what_comes_before_them(program):
+    sides = []
+    for fn in (program, torchsmith.compile(program)):
+        seen = []
+
+        def note(name, grad):
+            seen.append((name, grad.clone()))
+            return grad * 2
+
+        for size in (3, 3, 4):
+            x = torch.linspace(-1, 1, size, requires_grad=True)
+            fn(x, note).backward()
+            seen.append(("x", x.grad))
+        sides.append(([name for name, _ in seen], [grad for _, grad in seen]))
+    assert sides[0][0] == sides[1][0]
+    torch.testing.assert_close(sides[1][1], sides[0][1])

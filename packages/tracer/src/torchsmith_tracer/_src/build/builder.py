@@ -63,6 +63,7 @@ from torchsmith_tracer._src.higher_order import (  # noqa: F401 - they fill the 
 )
 from torchsmith_tracer._src.torch_private import not_traced_code, storage_id
 from torchsmith_tracer._src.values import (  # noqa: F401 - they fill the tables
+    containers,
     numpy_calls,
     numpy_tensors,
     optimizers,
@@ -76,15 +77,6 @@ from torchsmith_tracer._src.values.base import Value, slot_names
 from torchsmith_tracer._src.values.builtins import registry
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue, is_none
-from torchsmith_tracer._src.values.containers import (
-    DequeValue,
-    ListValue,
-    NamedTupleValue,
-    RangeValue,
-    SliceValue,
-    TupleValue,
-    is_plain_named,
-)
 from torchsmith_tracer._src.values.contexts import wrap_context
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
@@ -428,7 +420,7 @@ class Builder:
         if isinstance(obj, _BUILTIN_CALLABLES) or is_function(obj) or numpy_calls.name_of(obj):
             self.guard(source, GuardKind.ID, obj, "builtin function")
             return BuiltinValue(obj, source)
-        if isinstance(obj, tuple) and is_plain_named(self.tx, kind):
+        if isinstance(obj, tuple) and containers.is_plain_named(self.tx, kind):
             return self._named_tuple(obj, source)
         return self._object(obj, source)
 
@@ -462,13 +454,13 @@ class Builder:
     def _named_tuple(self, obj: tuple[object, ...], source: Source) -> Value:
         kind = type(obj)
         self.guard(source, GuardKind.LENGTH, (kind, len(obj)), "type of a named tuple")
-        return NamedTupleValue(self.items_of(obj, source), kind, source)
+        return containers.NamedTupleValue(self.items_of(obj, source), kind, source)
 
     def _deque(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, deque)
         self.guard(source, GuardKind.LENGTH, (type(obj), len(obj)), "length of a deque")
         self.wrap(obj.maxlen, AttrSource(source, "maxlen"))
-        return DequeValue(self.items_of(obj, source), obj.maxlen, source)
+        return containers.DequeValue(self.items_of(obj, source), obj.maxlen, source)
 
     def _dict(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, dict)
@@ -593,12 +585,12 @@ class Builder:
     def _range(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, range)
         self.guard(source, GuardKind.TYPE, range, "range")
-        return RangeValue(*self._bounds(obj, source), source)
+        return containers.RangeValue(*self._bounds(obj, source), source)
 
     def _slice(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, slice)
         self.guard(source, GuardKind.TYPE, slice, "slice")
-        return SliceValue(*self._bounds(obj, source), source)
+        return containers.SliceValue(*self._bounds(obj, source), source)
 
     def _bounds(self, obj: range | slice, source: Source) -> tuple[Value, Value, Value]:
         start = self.wrap(obj.start, AttrSource(source, "start"))
@@ -742,8 +734,8 @@ class Builder:
         else:
             items = self._content(content, source, "__iter__", kind)
         if isinstance(obj, deque):
-            return DequeValue(items, obj.maxlen, source)
-        return (ListValue if kind is list else TupleValue)(items, source)
+            return containers.DequeValue(items, obj.maxlen, source)
+        return (containers.ListValue if kind is list else containers.TupleValue)(items, source)
 
     def _is_opaque(self, kind: type) -> bool:
         """Objects of C types have no attributes that can be followed, except struct sequences,

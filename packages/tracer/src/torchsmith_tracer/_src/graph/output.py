@@ -583,7 +583,11 @@ class OutputGraph:
         node.meta["example_value"] = map_nodes(results, lambda n: n.meta["example_value"])
         cleanup.remove_redundant_toggles(self.graph, self._entry_grad_mode)
         cleanup.remove_trivial_dead_nodes(self.graph)
-        for node, watched in self.watched.items():
+        # What lives on where a hook follows may be given one, too.
+        others = [n for n in results if isinstance(n, fx.Node) and n.op != "placeholder"]
+        wanted = [n for n in others if getattr(n.meta["example_value"], "requires_grad", False)]
+        marks = {n: mark for mark in self.watched.values() for n in (*self.watched, *wanted)}
+        for node, watched in marks.items():
             if node.users and not node._erased:
                 with self.graph.inserting_after(node):
                     self.graph.call_function(watched, (node,)).meta["example_value"] = None
