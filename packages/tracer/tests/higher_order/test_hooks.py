@@ -188,15 +188,90 @@ def retained(x):
     return y.grad
 
 
+def with_variables_as_they_are(x):
+    by = 2
+    by = by + 1
+    y = x * 2
+    y = y + by
+    y.register_hook(lambda grad: grad * by + y.detach())
+    return (y * y).sum()
+
+
+def with_a_variable_stored_later(x):
+    by = 2
+    y = x * 2
+    y.register_hook(lambda grad: grad * by)
+    by = 5
+    return (y * y).sum()
+
+
+def with_a_tensor_stored_later(x):
+    y = x * 2
+    y.register_hook(lambda grad: grad + y.detach())
+    y = y + 1
+    return (y * y).sum()
+
+
+def with_a_variable_of_the_loop(x):
+    for number in range(3):
+        x = x * 2
+        x.register_hook(lambda grad: grad * (number + 1))
+    return (x * x).sum()
+
+
+def with_a_variable_stored_by_another(x):
+    by = 2
+
+    def more():
+        nonlocal by
+        by += 1
+
+    y = x * 2
+    y.register_hook(lambda grad: grad * by)
+    more()
+    return (y * y).sum()
+
+
+def with_a_variable_stored_after_a_break(x):
+    by = 2
+    y = x * 2
+    y.register_hook(lambda grad: grad * by)
+    SEEN.append(y.sum().item())
+    by = 5
+    return (y * y).sum()
+
+
+def with_a_list(x):
+    by = [2]
+    y = x * 2
+    y.register_hook(lambda grad: grad * by[0])
+    by[0] = 5
+    return (y * y).sum()
+
+
+def with_an_object(x):
+    layer = nn.Identity()
+    layer.by = 2
+    y = x * 2
+    y.register_hook(lambda grad: grad * layer.by)
+    layer.by = 5
+    return (y * y).sum()
+
+
+CHANGING = [
+    with_a_variable_stored_later, with_a_tensor_stored_later, with_a_variable_of_the_loop,
+    with_a_variable_stored_by_another, with_a_variable_stored_after_a_break, with_a_list,
+    with_an_object,
+]  # fmt: skip
 WHOLE = [
     on_intermediate, several_in_order, around_a_write, with_tensors_of_the_forward, gives_nothing,
     removed, result_with_a_hook, backward_inside, grad_inside, on_leaf, on_leaf_removed,
     on_leaf_with_effect, after_accumulation, leaf_retains, without_gradient,
-    leaf_handle_given_back,
+    leaf_handle_given_back, with_variables_as_they_are,
 ]  # fmt: skip
 BROKEN = [
     with_effect, reading_data, with_global, writing_the_gradient, of_another_shape, raising,
-    handle_given_back, leaf_then_backward, leaf_then_grad, retained,
+    handle_given_back, leaf_then_backward, leaf_then_grad, retained, *CHANGING,
 ]  # fmt: skip
 
 
@@ -246,14 +321,51 @@ def test_the_handle_of_a_leafs_hook_is_the_hooks():
         assert outcome(compiled, removing=removing) == expected
 
 
-def test_what_a_hook_reads_is_as_it_is_in_the_backward_pass(monkeypatch):
-    compiled = torchsmith_tracer.compile(with_global, backend="eager")
+def with_a_global_read_before(x):
+    y = x * 2 * (SCALE > 0)
+    y.register_hook(reads_a_global)
+    return (y * y).sum()
+
+
+@pytest.mark.parametrize("fn", [with_global, with_a_global_read_before])
+def test_what_a_hook_reads_is_as_it_is_in_the_backward_pass(fn, monkeypatch):
+    compiled = torchsmith_tracer.compile(fn, backend="eager")
     for scale in (2.0, 5.0):
         x = torch.ones(2, requires_grad=True)
         loss = compiled(x)
         monkeypatch.setitem(globals(), "SCALE", scale * 2)
         loss.backward()
         assert x.grad.tolist() == [8 * scale * 2] * 2
+
+
+READ_BEFORE = {
+    "attribute": lambda box, y: y.register_hook(lambda grad: grad * box.by),
+    "item": lambda box, y: y.register_hook(lambda grad: grad * box.table["by"]),
+    "buffer": lambda box, y: y.register_hook(lambda grad: grad * box.scale),
+}
+
+
+@pytest.mark.parametrize("name", READ_BEFORE)
+def test_what_was_read_before_a_hook_may_change_until_it_runs(name):
+    box = nn.Module()
+    box.register_buffer("scale", torch.ones(2))
+
+    def fn(x):
+        y = x * box.by * box.table["by"] * box.scale
+        READ_BEFORE[name](box, y)
+        return y.sum()
+
+    compiled = torchsmith_tracer.compile(fn, backend="eager")
+    for turn in range(3):
+        sides = []
+        for run in (fn, compiled):
+            box.by, box.table, box.scale = 2, {"by": 3}, torch.ones(2)
+            x = torch.ones(2, requires_grad=True)
+            loss = run(x)
+            box.by, box.scale, box.table["by"] = turn, torch.full((2,), 7.0), turn + 1
+            loss.backward()
+            sides.append(x.grad)
+        torch.testing.assert_close(*sides)
 
 
 def hooks_of_tensors_first(x, layer):

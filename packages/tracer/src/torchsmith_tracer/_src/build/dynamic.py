@@ -12,15 +12,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import torch
-from torchsmith_guards import (
-    IndexedSource,
-    ItemSource,
-    PinnedSource,
-    ShapeEnv,
-    ShapeRelation,
-    Source,
-    TensorPropertySource,
-)
+import torchsmith_guards as guards
 
 from torchsmith_tracer._src import size_marks
 from torchsmith_tracer._src.breaks.kinds import Varies
@@ -75,14 +67,14 @@ class FrameState:
         self.varying.clear()
         self.compiles += 1
 
-    def history(self, source: Source) -> Hashable:
+    def history(self, source: guards.Source) -> Hashable:
         """What is known of a size of a tensor: others that have been equal to it at each compile
         may be equal for a reason."""
-        assert isinstance(source, TensorPropertySource)
+        assert isinstance(source, guards.TensorPropertySource)
         return frozenset(self.seen.get((source.base.expr, source.dim), {}).items())
 
     def dynamic_dims(
-        self, source: Source, tensor: torch.Tensor, dynamic: bool | None
+        self, source: guards.Source, tensor: torch.Tensor, dynamic: bool | None
     ) -> frozenset[int]:
         """Note the sizes of ``tensor`` and give the dimensions that are to be symbolic."""
         if dynamic is False:
@@ -102,7 +94,7 @@ class FrameState:
         return size_marks.applied(tensor, range(tensor.dim()) if dynamic is True else dims)
 
     def dynamic_strides(
-        self, source: Source, tensor: torch.Tensor, dynamic: bool | None
+        self, source: guards.Source, tensor: torch.Tensor, dynamic: bool | None
     ) -> frozenset[int]:
         """Note the strides of ``tensor`` and give the dimensions whose stride has varied."""
         if dynamic is False:
@@ -124,16 +116,16 @@ class FrameState:
         if breaks and len(lengths) > most:
             raise Unsupported("varying-length", what=what)
 
-    def holds(self, source: Source, buffer: torch.Tensor, number: Hashable) -> bool:
+    def holds(self, source: guards.Source, buffer: torch.Tensor, number: Hashable) -> bool:
         """Note the number in a buffer and tell whether code may be made for it: a flag changes
         once, a counter at each call."""
         numbers = self.held.setdefault((key_of(source), id(buffer)), set())
         numbers.add(number)
         return number == number and len(numbers) <= _FLAG
 
-    def _place(self, source: Source, key: str) -> str:
+    def _place(self, source: guards.Source, key: str) -> str:
         """Where what varies with the numbers at ``key`` is found: all items of a list."""
-        listed = isinstance(source, ItemSource) and key_of(source.base) in self.lists
+        listed = isinstance(source, guards.ItemSource) and key_of(source.base) in self.lists
         return f"{key[: key.rindex('[')]}[]" if listed else key
 
     def follow(
@@ -184,11 +176,13 @@ class FrameState:
             for i, item in enumerate(value.items):
                 self._inherit(outer, f"{label}[{i}]", item, depth - 1, grows=grows)
 
-    def is_dynamic_scalar(self, source: Source, value: Hashable, dynamic: bool | None) -> bool:
+    def is_dynamic_scalar(
+        self, source: guards.Source, value: Hashable, dynamic: bool | None
+    ) -> bool:
         """Note a number and tell whether it is to be symbolic."""
         if dynamic is False:
             return False
-        if isinstance(source, IndexedSource):
+        if isinstance(source, guards.IndexedSource):
             return True  # its place varies
         key = key_of(source)
         place = self._place(source, key)
@@ -196,7 +190,7 @@ class FrameState:
             self.scalars[key] = self.scalars[place] = _VARIES
         return dynamic is True or _VARIES in (self.scalars[key], self.scalars.get(place, 0))
 
-    def vary(self, sources: Iterable[Source]) -> dict[str, Hashable]:
+    def vary(self, sources: Iterable[guards.Source]) -> dict[str, Hashable]:
         """Numbers that the very code which was traced changes: what was known of those that were
         not known to vary."""
         keys = {key for key in map(key_of, sources) if self.scalars.get(key) is not _VARIES}
@@ -205,10 +199,10 @@ class FrameState:
         return before
 
 
-def key_of(source: Source) -> str:
+def key_of(source: guards.Source) -> str:
     """The text of a source that no other has: many objects have the same."""
     root = source.root
-    return f"{id(root.obj)} {source.expr}" if isinstance(root, PinnedSource) else source.expr
+    return f"{id(root.obj)} {source.expr}" if isinstance(root, guards.PinnedSource) else source.expr
 
 
 def _varied(
@@ -225,13 +219,13 @@ def _varied(
     return [d for d, number in enumerate(known) if number is _VARIES]
 
 
-def state_ranges(env: ShapeEnv, source: Source, tensor: torch.Tensor) -> None:
+def state_ranges(env: guards.ShapeEnv, source: guards.Source, tensor: torch.Tensor) -> None:
     """Guard the ranges that were given with marks on ``tensor``, found at ``source``."""
     for given in size_marks.ranges(tensor):
-        env.bound_size(TensorPropertySource(source, "size", given.dim), given.min, given.max)
+        env.bound_size(guards.TensorPropertySource(source, "size", given.dim), given.min, given.max)
 
 
-def check_marks(env: ShapeEnv, source: Source, tensor: torch.Tensor) -> None:
+def check_marks(env: guards.ShapeEnv, source: guards.Source, tensor: torch.Tensor) -> None:
     """The program has not specialised what is marked as dynamic in ``tensor``, found at ``source``.
 
     Raises:
@@ -248,12 +242,12 @@ def check_marks(env: ShapeEnv, source: Source, tensor: torch.Tensor) -> None:
             )
     for dim in sorted(size_marks.dynamic(tensor)):
         text = f"[TS-T907] dimension {dim} of {source.expr} was marked as dynamic, but"
-        symbol = env.symbol_of(TensorPropertySource(source, "size", dim))
+        symbol = env.symbol_of(guards.TensorPropertySource(source, "size", dim))
         if symbol is not None and env.simplify(symbol).free_symbols:
             continue
         for guard in env.shape_guards():
             relation = guard.expected
-            if guard.user_line and isinstance(relation, ShapeRelation):
+            if guard.user_line and isinstance(relation, guards.ShapeRelation):
                 if symbol in relation.condition.free_symbols:
                     text += f" the program needs {relation.text()} ({guard.user_line}),"
         fixed = f"{text} its size is fixed to {tensor.size(dim)}; leave the mark out, or use "

@@ -8,17 +8,11 @@ import torch
 from torch import nn
 from torchsmith_guards import AttrSource, GuardKind, ItemSource, ResultSource, Source, TensorSpec
 
+from torchsmith_tracer._src import torch_private
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.build.dynamic import state_ranges
 from torchsmith_tracer._src.build.wrappers import wrap_wrapper
 from torchsmith_tracer._src.size_marks import unbacked
-from torchsmith_tracer._src.torch_private import (
-    FakeTensor,
-    is_functional,
-    is_wrapper,
-    no_torch_function,
-    storage_id,
-)
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.opaque import OpaqueValue
 from torchsmith_tracer._src.values.tensor import TensorValue
@@ -37,11 +31,11 @@ def wrap_tensor(builder: Builder, obj: object, source: Source) -> Value:
     """A tensor found at ``source`` becomes a graph input; a kind of tensor that cannot be traced
     becomes an opaque object."""
     assert isinstance(obj, torch.Tensor)
-    if isinstance(obj, FakeTensor):
+    if isinstance(obj, torch_private.FakeTensor):
         raise InternalError(f"a fake tensor was found at {source}")
     if is_traced_subclass(obj):
         return _tensor_object(builder, obj, source)
-    if is_wrapper(obj):
+    if torch_private.is_wrapper(obj):
         wrapper = wrap_wrapper(builder, obj, source)
         if wrapper is not None:
             return wrapper
@@ -65,7 +59,7 @@ def _graph_input(builder: Builder, obj: torch.Tensor, source: Source) -> TensorV
     free = unbacked(obj) & dims
     fake = tx.graph.fake.fakeify(obj, source, dims, free, strides)
     if obj.is_inference():
-        tx.graph.note_unwritable([storage_id(fake)])
+        tx.graph.note_unwritable([torch_private.storage_id(fake)])
     if dims and tx.graph.shape_env is not None:
         state_ranges(tx.graph.shape_env, source, obj)
     spec = TensorSpec.of(obj, dims, free, dynamic_strides=strides)
@@ -84,7 +78,7 @@ def _tensor_object(builder: Builder, obj: torch.Tensor, source: Source) -> Value
     builder.guard(source, GuardKind.TYPE, kind, "class of a tensor")
     builder.tx.interp.class_value(kind)
     note_hooks(builder.tx, kind)
-    if kind.__torch_function__ is no_torch_function:
+    if kind.__torch_function__ is torch_private.no_torch_function:
         return TensorObject(obj, source, _graph_input(builder, obj, source))
     plain = plain_tensor(obj)
     marks = {name: mark for name, mark in obj.__dict__.items() if name.startswith("_dynamo_")}
@@ -110,7 +104,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not tensor.is_nested
         and not tensor.is_quantized
-        and not is_functional(tensor)
+        and not torch_private.is_functional(tensor)
     )
 
 

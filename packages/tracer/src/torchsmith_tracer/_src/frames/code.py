@@ -233,6 +233,14 @@ def _span(
     return first, last
 
 
+def names_in(code: object, *opnames: str) -> set[str]:
+    """What such instructions of a function, and of those in its code, are about."""
+    if not isinstance(code, CodeType):
+        return set()
+    own = {str(ins.argval) for ins in decode(code).instructions if ins.opname in opnames}
+    return own.union(*(names_in(c, *opnames) for c in code.co_consts))
+
+
 def cells_of(code: CodeType) -> tuple[str, ...]:
     """Names of the free variables that step and resume functions of ``code`` have: backwards, since
     a closure lets go of its cells from the end."""

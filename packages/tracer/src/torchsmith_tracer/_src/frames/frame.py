@@ -8,7 +8,7 @@ from inspect import CO_OPTIMIZED
 from types import CodeType
 from typing import TYPE_CHECKING
 
-from torchsmith_tracer._src.frames.code import CodeInfo, Instruction, decode
+from torchsmith_tracer._src.frames.code import CodeInfo, Instruction, decode, names_in
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.values.base import Value
@@ -26,6 +26,7 @@ class Null:
 
 
 NULL = Null()
+_STORES = ("STORE_DEREF", "DELETE_DEREF")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -153,6 +154,14 @@ class Frame:
         """Locals and cells in the order in which the frame lets go of them."""
         table = self.locals
         return {n: table[n] for n in self.info.code.co_varnames if n in table} | self.cells
+
+    def stores(self, name: str) -> bool:
+        """Whether a cell's variable may be stored to from now on, also by functions in the code."""
+        listing, after = self.info.instructions, self.ip + 1
+        ends = [ins.target for ins in listing[after:] if ins.target >= 0]
+        start = min([after, *ends])  # of loops, all
+        own = {ins.argval for ins in listing[start:] if ins.opname in _STORES}
+        return name in own.union(*(names_in(c, *_STORES) for c in self.info.code.co_consts))
 
     def suspended(self) -> bool:
         """Whether it is a generator's, which has yielded last."""

@@ -2,7 +2,8 @@
 
 A hook on a tensor of the trace is traced into a body of its own, which the graph registers. It runs
 in the backward pass, so what it reads must be as it was: a body that has an effect, or that depends
-on more of the world than code, is a break. A hook on a leaf from outside sees all of its gradient,
+on more of the world than code, or on variables and objects of traced code that may change, is a
+break. A hook on a leaf from outside sees all of its gradient,
 so it is the function itself that is registered, after the graph.
 """
 
@@ -17,16 +18,26 @@ from torch.utils.hooks import RemovableHandle
 from torchsmith_guards import GuardKind
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.effects.journal import exists
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.effects import grad_mode, in_backward, without_effects
 from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values import functions
 from torchsmith_tracer._src.values.base import MethodOf, Value
-from torchsmith_tracer._src.values.constants import NONE
+from torchsmith_tracer._src.values.builtins.weak import reachable
+from torchsmith_tracer._src.values.classes import ClassValue
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.containers import TupleValue
+from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue
+from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.tensor_methods import method
 
 _CODE = (GuardKind.ID, GuardKind.TYPE, GuardKind.CODE, GuardKind.HASATTR, GuardKind.DICT_CONTAINS)
+_CODE_VALUES = (functions.FunctionValue, functions.BuiltinValue, ClassValue, PyModuleValue)
+_PARTS = (functions.BoundMethodValue, NamespaceValue, TupleValue)  # what they lead to counts
+_DATA = (TensorValue, ConstantValue, SymNumValue)
 _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__closure__")
 
 
@@ -149,6 +160,8 @@ def _later(
 def _in_graph(tx: Trace, tensor: TensorValue, hook: Value) -> HookHandle:
     graph, known = tx.graph, len(tx.guards)
     what = "a hook of a tensor, which runs in the backward pass,"
+    if _may_change(tx, hook):
+        raise Unsupported("opaque-call", what=f"{what} and reads what may have changed then")
     with graph.fake.mode, torch.no_grad():
         fake = torch.empty_like(tensor.fake)
     body = graph.open_body()
@@ -173,6 +186,27 @@ def _in_graph(tx: Trace, tensor: TensorValue, hook: Value) -> HookHandle:
     return HookHandle(
         node=graph.add_call("call_function", ops.register_hook, args, {}, made), made=made
     )
+
+
+def _may_change(tx: Trace, hook: Value) -> bool:
+    """Whether a hook leads to what may be something else by the time that it runs: variables that
+    are stored to, globals, what is in objects."""
+    found: dict[int, object] = {}
+    reachable(tx, [hook], lambda v: type(found.setdefault(id(v), v)) is not NamespaceValue)
+    for value in found.values():
+        if isinstance(value, functions.CellValue):
+            frames = ((f, name) for f in tx.frames for name, c in f.cells.items() if c is value)
+            if any(frame.stores(name) for frame, name in frames):
+                return True
+            if exists(value) and not isinstance(value.load(tx), _CODE_VALUES):
+                return True
+        elif isinstance(value, functions.FunctionValue):
+            globals_ = [value.globals.lookup(tx, name) for name in value.reads()]
+            if any(v is not None and not isinstance(v, _CODE_VALUES) for v in globals_):
+                return True
+        elif isinstance(value, Value) and not isinstance(value, _CODE_VALUES + _PARTS + _DATA):
+            return True
+    return False
 
 
 def _fits(result: Value, fake: torch.Tensor) -> bool:

@@ -12,15 +12,8 @@ from torch import fx
 from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
-from torchsmith_tracer._src.higher_order import ops
+from torchsmith_tracer._src.higher_order import nests, ops
 from torchsmith_tracer._src.higher_order.effects import grad_mode
-from torchsmith_tracer._src.higher_order.nests import (
-    Rebuild,
-    flatten,
-    holds_none,
-    outline_of,
-    spread,
-)
 from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
@@ -97,7 +90,7 @@ class PullBackValue(BuiltinObject):
         return self.node
 
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
-        leaves = [leaf for a in args for leaf in flatten(tx, a)[0]]
+        leaves = [leaf for a in args for leaf in nests.flatten(tx, a)[0]]
         if kwargs or len(leaves) != self.results:
             raise Unsupported("opaque-call", what="a vjp with these cotangents")
         found = tx.graph.call_function(ops.pull_back, [self, *leaves])
@@ -139,7 +132,7 @@ class _Call:
         """Make the leaves of the chosen arguments inputs of the body."""
         given, nodes, rebuild = list(args), [], []
         for number in chosen:
-            leaves, build = flatten(self.tx, args[number])
+            leaves, build = nests.flatten(self.tx, args[number])
             made: list[Value] = []
             for leaf in leaves:
                 if not isinstance(leaf, TensorValue):
@@ -204,11 +197,11 @@ def _split_aux(tx: Trace, transform: str, result: Value, has_aux: object) -> tup
 
 def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
     in_dims = transform.option(tx, "in_dims", 0)
-    outlines = [outline_of(tx, a) for a in args]
-    if isinstance(in_dims, int) and holds_none(outlines):
+    outlines = [nests.outline_of(tx, a) for a in args]
+    if isinstance(in_dims, int) and nests.holds_none(outlines):
         raise Unsupported("opaque-call", what="vmap over what is no tensor")
-    dims = spread(in_dims, outlines)
-    leaves, build = flatten(tx, TupleValue(args))
+    dims = nests.spread(in_dims, outlines)
+    leaves, build = nests.flatten(tx, TupleValue(args))
     call = _Call(tx, transform.describe())
     mapped, nodes, given = [], [], []
     for leaf, dim in zip(leaves, dims, strict=True):
@@ -232,11 +225,11 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
         raise Unsupported("opaque-call", what="vmap without a mapped dimension")
     with tx.graph.mapping():  # keywords are not mapped
         result = call.run(transform.func, tx.interp.unpack(build(given)), kwargs, grad=False)
-    flat, rebuild = flatten(tx, result)
-    outline = outline_of(tx, result)
-    if holds_none(outline):
+    flat, rebuild = nests.flatten(tx, result)
+    outline = nests.outline_of(tx, result)
+    if nests.holds_none(outline):
         raise Unsupported("opaque-call", what="vmap of a function that returns None")
-    out_dims = tuple(spread(transform.option(tx, "out_dims", 0), outline))
+    out_dims = tuple(nests.spread(transform.option(tx, "out_dims", 0), outline))
     own = (
         tuple(mapped),
         out_dims,
@@ -249,13 +242,13 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
 def _differentiated(
     tx: Trace, what: str, func: Value, args: Args, numbers: Sequence[int], kwargs: Kwargs,
     has_aux: object, *, forward: bool = False,
-) -> tuple[_Call, Inputs, list[Value], Rebuild, list[Value], Rebuild]:  # fmt: skip
+) -> tuple[_Call, Inputs, list[Value], nests.Rebuild, list[Value], nests.Rebuild]:  # fmt: skip
     """A body of which the first results are differentiated, and what builds its results."""
     call = _Call(tx, what)
     inputs = call.inputs(args, numbers, (lambda _, fake: fake) if forward else _differentiable)
     result = call.run(func, inputs.args, kwargs, grad=not forward)
     value, aux = _split_aux(tx, what, result, has_aux)
-    return call, inputs, *flatten(tx, value), *flatten(tx, aux)
+    return call, inputs, *nests.flatten(tx, value), *nests.flatten(tx, aux)
 
 
 def _gradient(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
@@ -344,7 +337,7 @@ def _jvp(
 ) -> Value:
     aux = has_aux.as_constant()
     given = tx.interp.unpack(primals)
-    directions, _ = flatten(tx, tangents)
+    directions, _ = nests.flatten(tx, tangents)
     nodes = [d.node for d in directions if isinstance(d, TensorValue)]
     call, inputs, outputs, build, others, build_aux = _differentiated(
         tx, "torch.func.jvp", func, given, range(len(given)), {}, aux, forward=True

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torchsmith_guards import Failure, GuardKind, LocalSource, collector
-from torchsmith_guards.records import (
-    FrameRecord,
-    RecompileReason,
-    recorder,
-    tell_sizes,
-    write_crash,
-)
+from torchsmith_guards import Failure, GuardKind, LocalSource, collector, records
 
 from torchsmith_tracer._src.breaks.report import Place
 from torchsmith_tracer._src.frames.code import decode
@@ -38,12 +31,12 @@ def new_frame(
     record: CodeRecord,
     number: int,
     flat: Sequence[object] = (),
-    reasons: Sequence[RecompileReason] = (),
-) -> FrameRecord:
+    reasons: Sequence[records.RecompileReason] = (),
+) -> records.FrameRecord:
     """The record of the compile that makes version ``number`` for arguments ``flat``."""
     place, code = start_of(record), users_code(record.code, flat)
     own = code is record.code
-    return FrameRecord(
+    return records.FrameRecord(
         compile_id=f"{record.frame_number}/{number}",
         function=code.co_qualname,
         file=code.co_filename,
@@ -51,7 +44,7 @@ def new_frame(
         resumed=record.resume is not None,
         limit=record.region.settings.recompile_limit,
         recompiled=tuple(reasons),
-        texts={"user": user_source(code)} if recorder.detailed else {},
+        texts={"user": user_source(code)} if records.recorder.detailed else {},
     )
 
 
@@ -65,13 +58,13 @@ def start_of(record: CodeRecord) -> Place:
     return Place(code.co_filename, line, code.co_qualname)
 
 
-def finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
+def finish(told: records.FrameRecord, record: CodeRecord, entry: Entry) -> None:
     """Fill in ``told`` from what the compile has made."""
-    with recorder.safely("a record"), collector.paused():
+    with records.recorder.safely("a record"), collector.paused():
         _finish(told, record, entry)
 
 
-def _finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
+def _finish(told: records.FrameRecord, record: CodeRecord, entry: Entry) -> None:
     report, guards = entry.report, entry.checker.guards
     report.record = told
     told.outcome = "eager" if report.eager else "compiled"
@@ -82,23 +75,23 @@ def _finish(told: FrameRecord, record: CodeRecord, entry: Entry) -> None:
     broke = report.break_
     if broke is not None:
         told.break_ = broke.to_json()
-        recorder.count("graph_break", f"[{broke.id}] {broke.what}")
+        records.recorder.count("graph_break", f"[{broke.id}] {broke.what}")
         if report.eager or not broke.resumed:
             told.failure, told.reason = broke.id, broke.what
             told.failure_line = (
                 "" if broke.place is None else f"{broke.place.file}:{broke.place.line}"
             )
     if told.recompiled:
-        recorder.count("recompiles", told.label)
+        records.recorder.count("recompiles", told.label)
     if report.graph is not None:
         _tell_graph(told, report.graph.graph)
-    if recorder.detailed:
+    if records.recorder.detailed:
         told.texts |= {"guards": report.guards, "body": report.body, "page": page_text(report)}
     if not record.region.log.detailed:
         report.details = None
 
 
-def ranged(told: FrameRecord, body: Callable[..., object]) -> Callable[..., object]:
+def ranged(told: records.FrameRecord, body: Callable[..., object]) -> Callable[..., object]:
     """``body`` as a range of torch's profiler, named after the user's function, where
     ``TORCHSMITH_RANGES=1`` asks for it."""
     if os.environ.get("TORCHSMITH_RANGES") != "1":
@@ -114,19 +107,19 @@ def ranged(told: FrameRecord, body: Callable[..., object]) -> Callable[..., obje
 
 def crashed(record: CodeRecord, error: BaseException) -> None:
     """A crash record for a call of compiled code that raised, where a debug folder is on."""
-    if not recorder.debugging:
+    if not records.recorder.debugging:
         return
-    with recorder.safely("the debug folder"):
+    with records.recorder.safely("the debug folder"):
         file, where = record.code.co_filename, ""
         for frame in traceback.extract_tb(error.__traceback__):
             where = f"{file}:{frame.lineno}" if frame.filename == file else where
-        write_crash(new_frame(record, len(record.entries)), error, where)
+        records.write_crash(new_frame(record, len(record.entries)), error, where)
 
 
-def _tell_graph(told: FrameRecord, graph: fx.Graph) -> None:
-    tell_sizes(told, graph)
-    recorder.count("stats", "calls_captured", told.ops or 0)
-    recorder.count("stats", "unique_graphs")
+def _tell_graph(told: records.FrameRecord, graph: fx.Graph) -> None:
+    records.tell_sizes(told, graph)
+    records.recorder.count("stats", "calls_captured", told.ops or 0)
+    records.recorder.count("stats", "unique_graphs")
     custom: dict[str, bool] = {}
     for node in graph.nodes:
         if node.op == "call_function" and isinstance(node.target, OPERATORS):
@@ -163,7 +156,7 @@ def users_code(code: types.CodeType, flat: Sequence[object]) -> types.CodeType:
 
 def reason(
     failure: Failure, code: types.CodeType, flat: Sequence[object], version: str
-) -> RecompileReason:
+) -> records.RecompileReason:
     """A guard that does not hold for arguments ``flat``, in the user's terms."""
     guard, root, value = failure.guard, failure.guard.source.root, failure.value
     user = users_code(code, flat)
@@ -176,7 +169,7 @@ def reason(
         value = name + value[given.end() :] if named or given[2] else value
     old, new = failure.texts
     line = guard.user_line or first_use(user, name)
-    return RecompileReason(version, value, old, new, line, guard.why, failure.hint)
+    return records.RecompileReason(version, value, old, new, line, guard.why, failure.hint)
 
 
 def first_use(code: types.CodeType, name: str) -> str | None:

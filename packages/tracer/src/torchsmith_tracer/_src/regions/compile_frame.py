@@ -17,6 +17,7 @@ import torch
 import torchsmith_guards as guards
 from torchsmith_guards.records import recorder
 
+from torchsmith_tracer._src.breaks import signals
 from torchsmith_tracer._src.breaks.kinds import KINDS
 from torchsmith_tracer._src.breaks.report import (
     BreakReport,
@@ -24,15 +25,6 @@ from torchsmith_tracer._src.breaks.report import (
     FrameReport,
     KernelReport,
     Place,
-)
-from torchsmith_tracer._src.breaks.signals import (
-    BreakAt,
-    HistoryNeeded,
-    LocksTaken,
-    MisledByUs,
-    NumbersChange,
-    ObservedException,
-    Unsupported,
 )
 from torchsmith_tracer._src.codegen.body import Body, assemble, emit_return, modules_of, new_emitter
 from torchsmith_tracer._src.codegen.resume import local_name
@@ -83,13 +75,13 @@ def compile_frame(
         while True:
             try:
                 return _compile_frame(record, fn, flat, number, says_compiling)
-            except MisledByUs:
+            except signals.MisledByUs:
                 says_compiling = False
-            except HistoryNeeded:
+            except signals.HistoryNeeded:
                 record.keep_history = True
-            except LocksTaken:
+            except signals.LocksTaken:
                 record.takes_locks = False
-            except NumbersChange as change:
+            except signals.NumbersChange as change:
                 before = change.before
             except FullGraphError:
                 if not before:
@@ -172,9 +164,9 @@ def _compile(
         warnings.warn(f"{e}; {record.name} runs eagerly", TracerWarning, stacklevel=6)
     except TracerError:
         raise
-    except ObservedException as e:
+    except signals.ObservedException as e:
         report.note = f"raises {e.exc.type_name}"
-    except Unsupported as e:
+    except signals.Unsupported as e:
         _broke(record, report, BreakReport.of(e, _stack(trace), resumed=False))
     except RecursionError:
         _too_deep(trace, record, report)
@@ -196,7 +188,7 @@ def _compile(
 
 def _too_deep(trace: Compilation, record: CodeRecord, report: FrameReport) -> None:
     """Objects, or calls, are nested deeper than the interpreter's limit allows to follow."""
-    signal = Unsupported("inline-depth", what=record.name)
+    signal = signals.Unsupported("inline-depth", what=record.name)
     stack = _stack(trace) or [start_of(record)]
     _broke(record, report, BreakReport.of(signal, stack, resumed=False))
 
@@ -216,15 +208,15 @@ def _trace_and_generate(
     ambient.keep(switch.put for switch in trace.graph.turned)
     cg = new_emitter(trace, record)
     locks = trace.journal.locks
-    if locks and (isinstance(result, BreakAt) or are_held(locks)):
+    if locks and (isinstance(result, signals.BreakAt) or are_held(locks)):
         del result  # its traceback leads to the arguments
-        raise LocksTaken
+        raise signals.LocksTaken
     undoes = [*undone(trace.guards, trace.journal)]
     varying = [g.source for g in undoes if g.why == guards.UNCHANGED_NUMBER]
     if not record.keeps_numbers and (before := record.frame_state.vary(varying)):
         del result
-        raise NumbersChange(before)
-    if not isinstance(result, BreakAt):
+        raise signals.NumbersChange(before)
+    if not isinstance(result, signals.BreakAt):
         emit_return(trace, cg, result)
     else:
         frames = result.frames
@@ -234,7 +226,7 @@ def _trace_and_generate(
         raising = signal.kind in _RAISING
         if raising and trace.asked_compiling and trace.says_compiling:
             del result, signal, frames  # their tracebacks lead to the arguments
-            raise MisledByUs
+            raise signals.MisledByUs
         if signal.kind == "raises":
             report.note = f"[{found.id}] {found.what}"
         else:
@@ -261,7 +253,7 @@ def _trace_and_generate(
 
 def _interpret(
     trace: Compilation, record: CodeRecord, fn: types.FunctionType, flat: Sequence[object]
-) -> Value | BreakAt:
+) -> Value | signals.BreakAt:
     """Run the function symbolically: what it returns, or where it broke."""
     builder = trace.builder
     trace.interp.namespace(record.globals)  # the first one is the entry function's own
@@ -287,14 +279,14 @@ def _interpret(
         trace.loop.abandoned.caught = tuple(v for v, obj in pairs if leads_to(obj, original))
     try:
         return trace.loop.run(root)
-    except BreakAt as e:
+    except signals.BreakAt as e:
         # Tracebacks lead to frames of ours, and these to the arguments.
         e.signal.__cause__ = e.signal.__context__ = e.__context__ = None
         e.signal.with_traceback(None)
         return e.with_traceback(None)
 
 
-def _follows(broke: BreakAt) -> Unsupported:
+def _follows(broke: signals.BreakAt) -> signals.Unsupported:
     """What to report: taking the next item of an iterator that a break left on the stack is a
     consequence of that break."""
     state = broke.frames[0]
@@ -302,7 +294,7 @@ def _follows(broke: BreakAt) -> Unsupported:
         top = state.stack[-1]
         source = getattr(top, "source", None)
         if isinstance(source, guards.LocalSource) and source.name.startswith("___s"):
-            return Unsupported("live-iterator")
+            return signals.Unsupported("live-iterator")
     return broke.signal
 
 

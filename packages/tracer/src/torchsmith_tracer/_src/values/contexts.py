@@ -14,19 +14,9 @@ import torch
 from torch import fx
 from torchsmith_guards import AttrSource, Source
 
+from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
-from torchsmith_tracer._src.torch_private import (
-    context_decorator,
-    cpu_autocast,
-    disable_torch_function,
-    enter_autocast,
-    enter_inference_mode,
-    exit_autocast,
-    exit_inference_mode,
-    push_function_mode,
-    set_grad_enabled,
-)
 from torchsmith_tracer._src.trace import Graph, Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, MethodOf, Value
 from torchsmith_tracer._src.values.constants import FALSE, NONE, TRUE
@@ -65,7 +55,7 @@ class ContextValue(Value):
 
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         """Use as a decorator: ``ctx(fn)``, by torch's own Python code."""
-        fn = tx.builder.wrap_new(context_decorator)
+        fn = tx.builder.wrap_new(private.context_decorator)
         return tx.interp.call(fn, [ContextMethod(self, "clone"), *args], kwargs)
 
     def bool(self, tx: Trace) -> bool:
@@ -133,7 +123,7 @@ class ContextMethod(MethodOf["ContextValue"]):
 
 def _toggle(graph: Graph, mode: bool) -> None:
     """A grad-mode node."""
-    graph.add_call("call_function", set_grad_enabled, (mode,), {}, None)
+    graph.add_call("call_function", private.set_grad_enabled, (mode,), {}, None)
 
 
 class GradModeValue(ContextValue):
@@ -154,8 +144,8 @@ class GradModeValue(ContextValue):
         refuse_watched(tx)
         before = torch.is_grad_enabled()
         _toggle(tx.graph, mode)
-        tx.graph.record(lambda: set_grad_enabled(before))
-        set_grad_enabled(mode)
+        tx.graph.record(lambda: private.set_grad_enabled(before))
+        private.set_grad_enabled(mode)
 
     def apply(self, tx: Trace) -> GradModeValue:
         """The effect of making a ``torch.set_grad_enabled`` object."""
@@ -198,7 +188,7 @@ class GradModeValue(ContextValue):
         _toggle(graph, self.previous[-1])
 
     def release(self) -> None:
-        set_grad_enabled(self.previous[-1])
+        private.set_grad_enabled(self.previous[-1])
 
     def reenter(self, cg: Emitter) -> None:
         if self.immediate and self.source is None:
@@ -267,8 +257,8 @@ class InferenceModeValue(PairedContext):
 
     __slots__ = ("mode",)
     made_by = torch.inference_mode
-    entry = staticmethod(enter_inference_mode)
-    end = staticmethod(exit_inference_mode)
+    entry = staticmethod(private.enter_inference_mode)
+    end = staticmethod(private.exit_inference_mode)
 
     def __init__(self, cls: type, mode: bool, source: Source | None = None) -> None:
         super().__init__(cls, source)
@@ -288,8 +278,8 @@ class AutocastValue(PairedContext):
     __slots__ = ("host",)
     gives_itself = True
     made_by = torch.autocast
-    entry = staticmethod(enter_autocast)
-    end = staticmethod(exit_autocast)
+    entry = staticmethod(private.enter_autocast)
+    end = staticmethod(private.exit_autocast)
 
     def __init__(self, host: torch.autocast, source: Source | None = None) -> None:
         super().__init__(type(host), source)
@@ -362,7 +352,7 @@ class FunctionMode:
     def reenter(self, cg: Emitter) -> None:
         """Emit code that puts the mode on the real stack."""
         if self.watches:
-            cg.effect(push_function_mode, self.mode)
+            cg.effect(private.push_function_mode, self.mode)
         else:
             cg.statement(cg.method(self.mode, "__enter__"))
 
@@ -456,9 +446,9 @@ MAKERS: dict[type, Maker] = {
     torch.inference_mode: _inference_mode,
     torch.autocast: _autocast(torch.autocast),
     torch.cuda.amp.autocast: _autocast(torch.cuda.amp.autocast),
-    cpu_autocast: _autocast(cpu_autocast),
+    private.cpu_autocast: _autocast(private.cpu_autocast),
     torch.profiler.record_function: _new(NullContextValue, torch.profiler.record_function),
-    **{cls: _new(TorchFunctionDisabled, cls) for cls in disable_torch_function},
+    **{cls: _new(TorchFunctionDisabled, cls) for cls in private.disable_torch_function},
 }
 
 

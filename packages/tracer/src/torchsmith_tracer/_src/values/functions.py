@@ -10,6 +10,8 @@ from torchsmith_guards import AttrSource, ClosureSource, ItemSource, PinnedSourc
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
+from torchsmith_tracer._src.frames.code import names_in
+from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
 from torchsmith_tracer._src.values.builtin_object import (
     BuiltinObject,
@@ -147,6 +149,10 @@ class FunctionValue(HasInstanceDict, Value):
         self.annotations: Value | None = None
         self.name = code.co_name if fn is None else fn.__name__
         self.qualname = code.co_qualname if fn is None else fn.__qualname__
+
+    def reads(self) -> set[str]:
+        """The globals that it reads, unless it is a library's."""
+        return set() if is_library(self.code) else names_in(self.code, "LOAD_GLOBAL", "LOAD_NAME")
 
     @classmethod
     def existing(cls, tx: Trace, fn: types.FunctionType, source: Source) -> FunctionValue:

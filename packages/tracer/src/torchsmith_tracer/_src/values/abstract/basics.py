@@ -19,6 +19,7 @@ from torchsmith_tracer._src.breaks.signals import (
     ObservedException,
     Unsupported,
 )
+from torchsmith_tracer._src.values import mappings
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import PlainObject
@@ -42,14 +43,6 @@ from torchsmith_tracer._src.values.exceptions import (
 )
 from torchsmith_tracer._src.values.functions import CellValue
 from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
-from torchsmith_tracer._src.values.mappings import (
-    PLAIN,
-    DictValue,
-    IdentityKey,
-    SetValue,
-    Table,
-    UserKey,
-)
 from torchsmith_tracer._src.values.namespaces import NamespaceValue
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_number_type
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
@@ -60,7 +53,7 @@ if TYPE_CHECKING:
 
     from torchsmith_tracer._src.trace import Trace
 
-_PLAIN_SET = frozenset(PLAIN)
+_PLAIN_SET = frozenset(mappings.PLAIN)
 
 
 T = TypeVar("T")
@@ -112,7 +105,7 @@ class Basics(Part):
             return result
         if kind is set or kind is frozenset:
             items = [self.const(x) for x in obj]  # type: ignore[attr-defined]
-            return SetValue.of(self.tx, items, kind)
+            return mappings.SetValue.of(self.tx, items, kind)
         if kind is deque:
             assert isinstance(obj, deque)
             return DequeValue([self.const(x) for x in obj], obj.maxlen)
@@ -140,18 +133,18 @@ class Basics(Part):
             entry = self._consts[id(obj)] = (obj, self.const(obj))
         return entry[1]
 
-    def dict(self, items: Mapping[str, Value]) -> DictValue:
+    def dict(self, items: Mapping[str, Value]) -> mappings.DictValue:
         """A new dict with string keys."""
-        return DictValue({k: (ConstantValue(k), v) for k, v in items.items()})
+        return mappings.DictValue({k: (ConstantValue(k), v) for k, v in items.items()})
 
-    def dict_of(self, pairs: Iterable[Pair]) -> DictValue:
+    def dict_of(self, pairs: Iterable[Pair]) -> mappings.DictValue:
         """A new dict; later pairs replace the values of earlier equal keys."""
-        table: Table = {}
+        table: mappings.Table = {}
         for key, value in pairs:
             hkey = self.hash_key(key)
             old = table.get(hkey)
             table[hkey] = (key if old is None else old[0], value)
-        return DictValue(table)
+        return mappings.DictValue(table)
 
     def namespace(self, obj: Globals) -> NamespaceValue:
         """The namespace of a globals dict; the first one asked for is the entry function's."""
@@ -200,7 +193,7 @@ class Basics(Part):
     def keywords(self, mapping: Value) -> Keywords:
         """The content of a dict as keywords of a call; TypeError where a key is no string."""
         table = mapping.base_value()
-        if not isinstance(table, DictValue):
+        if not isinstance(table, mappings.DictValue):
             raise Unsupported("not-constant", what=mapping.describe())
         found: Keywords = {}
         for key, value in zip(table.keys(), table.values(self.tx), strict=True):
@@ -302,14 +295,14 @@ class Basics(Part):
             self.tx.builder.identified(value)
         obj = getattr(value, "obj", None)
         if obj is not None and isinstance(value, ObjectValue | ClassValue):
-            return IdentityKey(obj)
+            return mappings.IdentityKey(obj)
         if isinstance(value, ConstantValue | ClassValue):
             return value.hash_key(self.tx)
-        return IdentityKey(value)
+        return mappings.IdentityKey(value)
 
     def user_key(self, value: Value) -> object:
         """Hash-table key by the value's own ``__hash__`` and ``__eq__``."""
-        return UserKey(self.tx, value)
+        return mappings.UserKey(self.tx, value)
 
     def hash_key(self, value: Value) -> object:
         """Hash-table key; TypeError for unhashable values."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 
 from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values import iterators
 from torchsmith_tracer._src.values.abstract.attributes import Attributes
 from torchsmith_tracer._src.values.abstract.basics import Basics
 from torchsmith_tracer._src.values.abstract.calls import Calls
@@ -17,13 +18,6 @@ from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, is_none
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.functions import BuiltinMethodValue
-from torchsmith_tracer._src.values.iterators import (
-    DictIterator,
-    GetitemIterator,
-    ItemsIterator,
-    RangeIterator,
-    SequenceIterator,
-)
 
 
 class ObjectLayer(Basics, Operators, Iteration, Texts, Attributes, Imports, Calls):
@@ -40,11 +34,11 @@ class ObjectLayer(Basics, Operators, Iteration, Texts, Attributes, Imports, Call
     none: Value = NONE
     is_none = staticmethod(is_none)
     tuple = TupleValue
-    iterator = ItemsIterator
-    sequence_iterator = SequenceIterator
-    range_iterator = RangeIterator
-    dict_iterator = DictIterator
-    getitem_iterator = GetitemIterator
+    iterator = iterators.ItemsIterator
+    sequence_iterator = iterators.SequenceIterator
+    range_iterator = iterators.RangeIterator
+    dict_iterator = iterators.DictIterator
+    getitem_iterator = iterators.GetitemIterator
     builtin_method = BuiltinMethodValue
 
     def __init__(self, tx: Trace) -> None:

@@ -8,6 +8,7 @@ from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
+from torchsmith_tracer._src.values import iterators
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.make_class import make_class
 from torchsmith_tracer._src.values.builtins.registry import constructor
@@ -22,14 +23,6 @@ from torchsmith_tracer._src.values.containers import (
     TupleValue,
 )
 from torchsmith_tracer._src.values.functions import BoundMethodValue, CellValue, FunctionValue
-from torchsmith_tracer._src.values.iterators import (
-    DictIterator,
-    EnumerateValue,
-    FilterValue,
-    MapValue,
-    ReversedValue,
-    ZipValue,
-)
 from torchsmith_tracer._src.values.lookup import in_python, lookup
 from torchsmith_tracer._src.values.mappings import (
     DictValue,
@@ -231,22 +224,22 @@ def _range(tx: Trace, a: Value, b: Value | None = None, c: Value | None = None, 
 
 @constructor(enumerate)
 def _enumerate(tx: Trace, iterable: Value, start: Value = _ZERO) -> Value:
-    return EnumerateValue(iterable.iter(tx), tx.interp.index(start))
+    return iterators.EnumerateValue(iterable.iter(tx), tx.interp.index(start))
 
 
 @constructor(zip)
 def _zip(tx: Trace, *iterables: Value, strict: Value = _FALSE) -> Value:
-    return ZipValue([it.iter(tx) for it in iterables], strict=tx.interp.truth(strict))
+    return iterators.ZipValue([it.iter(tx) for it in iterables], strict=tx.interp.truth(strict))
 
 
 @constructor(map)
 def _map(tx: Trace, fn: Value, first: Value, /, *more: Value) -> Value:
-    return MapValue(fn, [it.iter(tx) for it in (first, *more)])
+    return iterators.MapValue(fn, [it.iter(tx) for it in (first, *more)])
 
 
 @constructor(filter)
 def _filter(tx: Trace, fn: Value, iterable: Value, /) -> Value:
-    return FilterValue(None if tx.interp.is_none(fn) else fn, iterable.iter(tx))
+    return iterators.FilterValue(None if tx.interp.is_none(fn) else fn, iterable.iter(tx))
 
 
 @constructor(reversed)
@@ -262,9 +255,9 @@ def _reversed(tx: Trace, sequence: Value, /) -> Value:
             return made
     base = sequence.base_value()
     if isinstance(base, DictValue):
-        return DictIterator(base, "keys", reverse=True)
+        return iterators.DictIterator(base, "keys", reverse=True)
     if isinstance(base, DictViewValue):
-        return DictIterator(base.mapping, base.kind, reverse=True)
+        return iterators.DictIterator(base.mapping, base.kind, reverse=True)
     if isinstance(base, RangeValue):
         return tx.interp.range_iterator(base.host(tx)[::-1])
     kind = sequence.python_type()
@@ -276,7 +269,7 @@ def _reversed(tx: Trace, sequence: Value, /) -> Value:
     if (own := getattr(sequence, "reversed", None)) is not None:
         result: Value = own(tx)
         return result
-    return ReversedValue(sequence, tx.interp.index(sequence.length(tx)))
+    return iterators.ReversedValue(sequence, tx.interp.index(sequence.length(tx)))
 
 
 # --- descriptors -------------------------------------------------------------------------------
