@@ -397,6 +397,36 @@ def test_what_changes_at_every_call_is_left_to_the_generated_code():
     assert not check(module)
 
 
+class Batch:
+    """What a loader makes anew for each call."""
+
+    def __init__(self, n):
+        self.size, self.kind, self.names = n, "batch", ("a", "b")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("first", ["batch", "self"])
+def test_an_argument_that_is_another_one_each_time_does_not_hide_the_others(kept, first):
+    module, batches = model(8), []
+    batch = LocalSource("batch")
+    guards = facts(module) + [
+        Guard(AttrSource(batch, name), K.CONSTANT, value)
+        for name, value in (("size", 4), ("kind", "batch"), ("names", ("a", "b")))
+    ]
+    guards = guards if first == "self" else guards[::-1]
+    args = lambda b: (b, module) if first == "batch" else (module, b)  # noqa: E731
+    check = Watched(guards, ("batch", "self") if first == "batch" else ("self", "batch"))
+    check.warm(*args(Batch(4)), rounds=4)
+    for _ in range(100):
+        each = Batch(4)
+        assert check(*args(each))
+        batches += [each] * kept
+    assert check.answers(*args(Batch(4))) == (True, False)
+    assert not check(*args(Batch(5)))
+    module[3].scale = 9.0
+    assert not check(*args(Batch(4)))
+
+
 def test_a_checker_is_not_rewritten_for_ever():
     module = model(30)
     check = Watched(facts(module)).warm(module)

@@ -94,7 +94,7 @@ def survey(
         guards: the set.
         params: names of the roots that may be other objects at the next check.
         roots: all roots by name.
-        volatile: keys of ``Survey.stamps`` of dicts that change all the time.
+        volatile: what changes all the time: keys of ``Survey.stamps``, and anchors.
 
     Returns:
         What was found, and the objects at its anchors.
@@ -163,7 +163,7 @@ class _Walk:
         return name not in self.params
 
     def _visit(self, node: Node, obj: object, known: bool) -> None:
-        if not known and _can_anchor(node, obj):
+        if not known and node.source not in self.volatile and _can_anchor(node, obj):
             self.out.anchors.append(node.source)
             self.objects.append(obj)
             known = True

@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torch import nn
+
 from torchsmith_guards._src.guards.guard import Guard, GuardKind
 from torchsmith_guards._src.guards.tree import estimated_ns
 from torchsmith_guards._src.sources.sources import LocalSource, NamespaceSource, Source
@@ -62,14 +64,6 @@ def _home(objects: Sequence[object]) -> int:
     return id(objects[0]) if objects else 0
 
 
-@dataclass(slots=True)
-class _Patience:
-    """How long to wait for the next survey: longer after each that was of no use."""
-
-    passes: int = 0
-    wait: int = 2
-
-
 @dataclass(slots=True, eq=False)
 class Watcher:
     """See the module's docstring.
@@ -88,7 +82,8 @@ class Watcher:
     full: Callable[..., bool]
     install: Callable[[Plan | None], None]
     plan: Plan | None = None
-    _patience: dict[int, _Patience] = field(default_factory=dict)
+    # By object: passes since its last survey, and for how many to wait, more after each survey.
+    _patience: dict[int, tuple[int, int]] = field(default_factory=dict)
     _changed: dict[object, int] = field(default_factory=dict)
     _volatile: frozenset[object] = frozenset()
     _plans: int = 0
@@ -110,26 +105,23 @@ class Watcher:
 
     def _due(self, args: tuple[object, ...]) -> bool:
         """True when it is time for a survey of these objects."""
-        key = 0
-        if self.plan is not None and self.plan.anchors:
-            first = self.plan.anchors[0]
-            if isinstance(first, LocalSource):
-                key = id(args[self.params.index(first.name)])
+        key, plan = 0, self.plan
+        if plan is not None and plan.anchors and isinstance(plan.anchors[0], LocalSource):
+            anchor = args[self.params.index(plan.anchors[0].name)]
+            key = id(anchor) if isinstance(anchor, nn.Module) else 0
         if len(self._patience) >= _MOST_OBJECTS:
             self._patience.clear()
-        patience = self._patience.setdefault(key, _Patience())
-        patience.passes += 1
-        if patience.passes < patience.wait:
-            return False
-        patience.passes, patience.wait = 0, min(2 * patience.wait, 1 << 14)
-        return True
+        passes, wait = self._patience.get(key, (0, 2))
+        due = passes + 1 >= wait
+        self._patience[key] = (0, min(2 * wait, 1 << 14)) if due else (passes + 1, wait)
+        return due
 
     def _remember(self, library: native.Library, args: tuple[object, ...]) -> None:
         from torchsmith_guards._src.unchanged.survey import survey  # fails without dict stamps
 
         roots = {**self.bind, **dict(zip(self.params, args, strict=True))}
         found, objects = survey(library, self.guards, self.params, roots, self._volatile)
-        if self._learn(objects, found.stamps):
+        if self._learn(objects, found):
             found, objects = survey(library, self.guards, self.params, roots, self._volatile)
         plan = self.plan
         anchors = tuple(found.anchors)
@@ -147,13 +139,21 @@ class Watcher:
             found.covered.clear()
             plan.remember(objects, found)
 
-    def _learn(self, objects: Sequence[object], stamps: Mapping[object, int]) -> bool:
-        """Note which dicts have changed; True when some are now held to change all the time."""
-        known = None if self.plan is None else self.plan.watches.get(_home(objects))
-        if known is None:
+    def _learn(self, objects: Sequence[object], found: Survey) -> bool:
+        """Note which dicts have changed, and which arguments are not those that are remembered;
+        True when some are now held to change all the time."""
+        plan, now = self.plan, found.stamps
+        if plan is None or plan.anchors != tuple(found.anchors):
             return False
-        old = known[1].stamps
-        changed = {k for k, stamp in old.items() if stamps.get(k, stamp) != stamp}
+        changed: set[object] = {
+            anchor
+            for place, (anchor, obj) in enumerate(zip(plan.anchors, objects, strict=True))
+            if not isinstance(obj, nn.Module)  # those that share a checker take turns
+            and all(refs[place]() is not obj for refs, _ in plan.watches.values())
+        }
+        known = plan.watches.get(_home(objects))
+        if known is not None:
+            changed |= {k for k, stamp in known[1].stamps.items() if now.get(k, stamp) != stamp}
         for key in changed:
             self._changed[key] = self._changed.get(key, 0) + 1
         often = {k for k in changed if self._changed[k] > 1 or isinstance(k, NamespaceSource)}
