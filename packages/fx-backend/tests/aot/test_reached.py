@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.aot import tangents
+from torchsmith_fx_backend._src.aot.tangents import will_run
 from torchsmith_fx_backend._src.driver import compile_training
 
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
@@ -304,3 +306,18 @@ def test_gradients_of_vectors_of_nan_are_nan(fn, dtype):
     mine, true = (torch.autograd.grad(f(x)[0].sum(), x)[0] for f in (compiled(program, x), program))
     torch.testing.assert_close(mine, true, equal_nan=True)
     assert torch.isnan(mine).sum() == 128
+
+
+def test_torch_is_not_asked_again_about_leaves_while_all_gradients_are_wanted(monkeypatch):
+    """It tells of a leaf by an exception, which takes longer than a small gradient."""
+    program = lambda x, y: (x.sin() * y,)
+    run, asked = compiled(program, leaf(3), leaf(3)), []
+    monkeypatch.setattr(tangents, "will_run", lambda n: asked.append(n) or will_run(n))
+    for count in range(4 * tangents._QUIET):
+        given = leaf(3), leaf(3)
+        wanted = given if count < 2 * tangents._QUIET else given[:1]
+        mine, true = (torch.autograd.grad(f(*given)[0].sum(), wanted) for f in (run, program))
+        torch.testing.assert_close(mine, true)
+        if count == 2 * tangents._QUIET - 1:
+            assert len(asked) <= 4
+    assert len(asked) > 4, "a pass that wants fewer is found out in the end"

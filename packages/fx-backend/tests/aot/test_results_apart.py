@@ -1,5 +1,6 @@
 """Results of one compiled graph are differentiated one after another, as eager's are."""
 
+import contextlib
 import gc
 import itertools
 import weakref
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torchsmith_fx_backend import Settings
+from torchsmith_fx_backend._src.aot.held import tensors_of
 from torchsmith_fx_backend._src.driver import compile_training
 
 SETTINGS = Settings(graph_cache=False, verify=True, strict=True)
@@ -110,11 +112,7 @@ def test_each_result_lets_go_of_its_own():
         results = run(*given)
         saved = results[0].grad_fn.held.nodes
         parts = [
-            [
-                StorageWeakRef(t.untyped_storage())
-                for t in node.grad_fn.saved_tensors
-                if t.grad_fn is None
-            ]
+            [StorageWeakRef(t.untyped_storage()) for t in tensors_of(node) if t.grad_fn is None]
             for node in saved
         ]
         own = {StorageWeakRef(x.untyped_storage()).cdata for x in given}
@@ -223,3 +221,32 @@ def test_a_tangent_of_another_layout_takes_what_its_own_result_holds(program, la
         for results in (found, expected):
             with pytest.raises(RuntimeError, match="second time"):
                 results[order[0]].backward(tangents["rows"](results[order[0]].detach()))
+
+
+@pytest.mark.parametrize("kind", ["leaves", "with a history", "hooked"])
+def test_parts_of_what_is_saved_have_nodes_where_they_need_some(kind):
+    """A node is for what has a history, and for hooks, which see each tensor as eager's do."""
+    given = [leaf(0), leaf(1)] if kind != "with a history" else [leaf(0) * 1, leaf(1) * 1]
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.detach().clone())
+        return tensor.detach() * 1
+
+    outcomes = []
+    for f in (compile_training(trunk, given, SETTINGS), trunk):
+        with (
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t)
+            if kind == "hooked"
+            else contextlib.nullcontext()
+        ):
+            results = f(*given)
+        if f is not trunk:
+            nodes = results[0].grad_fn.held.nodes
+            assert len(nodes) > 1
+            assert {isinstance(node, list) for node in nodes} == {kind == "leaves"}
+            assert bool(packed) == (kind == "hooked")
+        total = sum(r.sum() for r in results)
+        outcomes.append(torch.autograd.grad(total, given))
+    for mine, true in zip(*outcomes, strict=True):
+        torch.testing.assert_close(mine, true)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torchsmith_fx_backend._src.capture.torch_private import apply_of, keeps_graph
+from torchsmith_fx_backend._src.capture.torch_private import apply_of, check_version, keeps_graph
 
 # What eager says of a graph that was let go of in a backward pass.
 SPENT = (
@@ -58,6 +58,15 @@ def save(tensors: Iterable[torch.Tensor]) -> Any:
     return _apply(_ANCHOR, *tensors)
 
 
+def tensors_of(node: Any) -> Sequence[torch.Tensor]:
+    """The tensors of one of ``Held.nodes``; those written meanwhile are an error."""
+    if not isinstance(node, list):
+        return node.grad_fn.saved_tensors  # type: ignore[no-any-return]
+    for tensor, version in node:
+        check_version(tensor, version)
+    return [tensor for tensor, _ in node]
+
+
 @dataclass(frozen=True, slots=True)
 class Division:
     """Who needs what is saved.
@@ -91,10 +100,18 @@ class Division:
         parts = [(users.intersection(results), places) for users, places in self.parts]
         return Division(saves, tuple(part for part in parts if part[0]))
 
-    def hold(self, tensors: Sequence[torch.Tensor]) -> Held:
-        """Save the tensors of one call."""
+    def hold(self, tensors: Sequence[torch.Tensor], hooked: bool) -> Held:
+        """Save the tensors of one call; ``hooked``: there are hooks on what autograd saves."""
+        # Aliases of those that may get a history later.
+        held = [t if t.requires_grad else t.detach() for t in tensors]
+        plain = [not hooked and t.is_leaf and not t.is_inference() for t in tensors]
         with torch.enable_grad():
-            nodes = [save(tensors[i] for i in places) for _, places in self.parts]
+            nodes = [
+                [(held[i], held[i]._version) for i in places]
+                if all(plain[i] for i in places)
+                else save(held[i] for i in places)
+                for _, places in self.parts
+            ]
         return Held(self, len(tensors), nodes)
 
 
@@ -142,7 +159,8 @@ class Held:
     Attributes:
         division: who needs them.
         count: how many there are.
-        nodes: what ``save`` gave, by part; None for a part that nothing needs any more.
+        nodes: by part what ``save`` gave, or tensors that need no node of autograd's, with their
+            versions; None for a part that nothing needs any more.
         spent: the nodes of eager's that would have let go of theirs.
     """
 
@@ -164,7 +182,7 @@ class Held:
         found: list[Any] = [None] * self.count
         for (users, places), node in zip(division.parts, self.nodes):
             if node is not None and not users.isdisjoint(results):
-                for place, tensor in zip(places, node.grad_fn.saved_tensors):
+                for place, tensor in zip(places, tensors_of(node)):
                     found[place] = tensor
         if not kept:
             self.spent |= wanted

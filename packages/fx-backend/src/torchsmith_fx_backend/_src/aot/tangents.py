@@ -18,6 +18,7 @@ from torchsmith_fx_backend._src.capture.torch_private import will_run
 Key = tuple[tuple[int, ...] | None, ...]
 
 _MOST_ASKED = 8  # leaves, past which it takes too long to hear of each by an exception
+_QUIET = 50  # passes that are not asked about
 
 
 def strides_in(order: Sequence[int], sizes: Sequence[Any]) -> tuple[Any, ...]:
@@ -63,16 +64,28 @@ def order_at_hand(root: torch.Tensor) -> tuple[int, ...] | None:
     return order if strides_in(order, sizes) == tuple(strides) else None
 
 
-def unasked(function: Any, places: Sequence[int]) -> frozenset[int]:
-    """Which of ``places``, those of the gradients of a node of autograd's that runs now, the
-    backward pass does nothing with: ``torch.autograd.grad`` asks for what it is told alone."""
-    found, asked = [], 0
-    for place, (node, _) in zip(places, function.next_functions):
-        try:
-            if node is not None and not will_run(node):
-                found.append(place)
-        except RuntimeError:  # what torch says of a leaf whose gradient is asked
-            asked += 1
-            if asked > _MOST_ASKED:
-                return frozenset()
-    return frozenset(found)
+class Asking:
+    """Asks which gradients a backward pass does nothing with: ``torch.autograd.grad`` asks for what
+    it is told alone. Where torch told of leaves by exceptions, which take long, and there was
+    nothing to leave out, later passes are not asked about for a while."""
+
+    quiet = 0  # passes
+
+    def unasked(self, function: Any, places: Sequence[int]) -> frozenset[int]:
+        """Which of ``places``, those of the gradients of a node of autograd's that runs now."""
+        if self.quiet:
+            self.quiet -= 1
+            return frozenset()
+        found, asked = [], 0
+        for place, (node, _) in zip(places, function.next_functions):
+            try:
+                if node is not None and not will_run(node):
+                    found.append(place)
+            except RuntimeError:  # what torch says of a leaf whose gradient is asked
+                asked += 1
+                if asked > _MOST_ASKED:
+                    found.clear()
+                    break
+        if asked and not found:
+            self.quiet = _QUIET
+        return frozenset(found)

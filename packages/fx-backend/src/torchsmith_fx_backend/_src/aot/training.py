@@ -30,13 +30,14 @@ from torchsmith_fx_backend._src.aot.frame import apart, differs
 from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent, items, saved_by
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
 from torchsmith_fx_backend._src.aot.lone import LEAST, alone, holders, taken
-from torchsmith_fx_backend._src.aot.tangents import Key, order_at_hand, ordered, strides_in, unasked
+from torchsmith_fx_backend._src.aot.tangents import Asking, Key, order_at_hand, ordered, strides_in
 from torchsmith_fx_backend._src.aot.turns import in_turn
-from torchsmith_fx_backend._src.aot.twice import Again, Given, check_version
+from torchsmith_fx_backend._src.aot.twice import Again, Given
 from torchsmith_fx_backend._src.capture.torch_private import (
     apply_of,
     below_autocast,
     below_autograd,
+    check_version,
     delayed_error,
     fake_like,
     has_autocast,
@@ -108,6 +109,7 @@ class Training:
     backwards: dict[tuple[Key, frozenset[int]], tuple[Any, tuple[int, ...]]] = field(
         default_factory=dict
     )
+    asking: Asking = field(default_factory=Asking)
     _partial: set[tuple[Key, frozenset[int]]] = field(default_factory=set)
     _given: dict[str, object] = field(default_factory=dict)
     _snapshot: tuple[Key, Snapshot] | None = None
@@ -259,7 +261,6 @@ class Training:
         return besides
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
-        """The strides of tangents that ``key`` describes."""
         if not self.any_sizes:
             return key
         roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
@@ -377,7 +378,6 @@ def _first(joint: Joint, results: Collection[int]) -> int:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Whether an output of a graph is a tensor."""
     return isinstance(value, fx.Node) and isinstance(value.meta["val"], torch.Tensor)
 
 
@@ -414,9 +414,7 @@ class CompiledFunction(torch.autograd.Function):
             ctx.laid = [(t.size(), t.stride(), t.dtype, t.device) for t in kept]
         division = call.part.division
         if division is not None:
-            # Aliases of outputs: they themselves get this node as their history.
-            own = {id(out) for out in outputs}
-            ctx.held = division.hold([t.detach() if id(t) in own else t for t in kept])
+            ctx.held = division.hold(kept, ctx.laid is not None)
         elif kept:
             ctx.save_for_backward(*kept)
         elif call.training.saving:
@@ -451,7 +449,7 @@ class CompiledFunction(torch.autograd.Function):
                 check_version(tensor, version)
         given, twice = call.given, torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         batched = not all(map(has_storage, defined))  # by vmap, which gives tangents no memory
-        without = frozenset() if batched else unasked(ctx, part.gradients)
+        without = frozenset() if batched else training.asking.unasked(ctx, part.gradients)
         why = training.again.obstacle or "hooks have what was saved"
         if batched and given is None:
             raise RuntimeError(TWICE.format("for tangents in a batch", why))

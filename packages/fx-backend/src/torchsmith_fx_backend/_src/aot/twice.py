@@ -21,7 +21,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.aot.held import items, save
 from torchsmith_fx_backend._src.aot.joint import Joint
-from torchsmith_fx_backend._src.capture.torch_private import has_saving_hooks, pytree
+from torchsmith_fx_backend._src.capture.torch_private import check_version, has_saving_hooks, pytree
 
 aten = torch.ops.aten
 _version, _is_leaf = operator.attrgetter("_version"), operator.attrgetter("is_leaf")
@@ -185,7 +185,6 @@ class Again:
             return [given_for.get(n) for n in range(len(joint.wanted))]
 
     def _count(self, given: Given, twice: bool) -> None:
-        """Note a call that is differentiated again."""
         self.uses += twice and not given.again
         given.again |= twice
         if self.uses > 1 and 2 * self.uses > self.calls:
@@ -213,18 +212,6 @@ class Again:
 
 _FORGOTTEN = 50  # calls after which a habit is
 _DEVICES = ("cpu", "cuda")
-
-
-def check_version(tensor: torch.Tensor, version: int) -> None:
-    """Raise what autograd raises of a tensor that was written since it had ``version``."""
-    if tensor._version != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
-            f"expected version {version} instead. Hint: enable anomaly detection to find the "
-            "operation that failed to compute its gradient, with "
-            "torch.autograd.set_detect_anomaly(True)."
-        )
 
 
 _NORM = aten._native_batch_norm_legit_functional.default

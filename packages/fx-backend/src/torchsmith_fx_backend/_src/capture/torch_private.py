@@ -337,6 +337,18 @@ def run_backward(
     )
 
 
+def check_version(tensor: torch.Tensor, version: int) -> None:
+    """Raise what autograd raises of a tensor that was written since it had ``version``."""
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
+            f"expected version {version} instead. Hint: enable anomaly detection to find the "
+            "operation that failed to compute its gradient, with "
+            "torch.autograd.set_detect_anomaly(True)."
+        )
+
+
 def set_version(tensor: torch.Tensor, version: int) -> None:
     """Give a tensor an earlier version: what was written since has been taken back."""
     torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
