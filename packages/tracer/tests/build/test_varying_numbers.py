@@ -214,6 +214,43 @@ def test_defaults_and_stock_modules_stay_constant(capture):
         assert not any("symbolic" in str(r) for r in f._torchsmith_region.log.recompiles)
 
 
+def on_a_stock_module(net):
+    net[0].calls += 1
+
+
+def on_its_parameters(net):
+    for parameter in net.parameters():
+        parameter.calls += 1
+
+
+def in_a_scale(net):
+    net[1].eps *= 0.5
+
+
+@pytest.mark.parametrize("count", [on_a_stock_module, on_its_parameters, in_a_scale])
+def test_a_number_on_a_stock_module_that_the_program_itself_changes_varies(count, capture):
+    class Net(nn.Sequential):
+        def forward(self, a):
+            count(self)
+            return super().forward(a) * self[0].calls
+
+    def made():
+        net = Net(nn.Linear(3, 3), nn.LayerNorm(3))
+        for owner in (net[0], *net.parameters()):
+            owner.calls = 2
+        net[0].weight.data.fill_(0.5)
+        return net
+
+    mine, true = made(), made()
+    mine[0].bias.data.copy_(true[0].bias)
+    compiled = torchsmith_tracer.compile(mine, backend=capture)
+    for _ in range(5):
+        torch.testing.assert_close(compiled(X), true(X))
+    assert capture.n == 1
+    assert mine[0].calls == true[0].calls and mine[1].eps == true[1].eps
+    assert [p.calls for p in mine.parameters()] == [p.calls for p in true.parameters()]
+
+
 # (a program of a tensor and a number, values, graphs at most)
 ARITHMETIC = [
     (lambda a, k: a / k, (3, 4, 5, 2, 0), 3),

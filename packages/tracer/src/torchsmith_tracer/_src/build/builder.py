@@ -46,7 +46,7 @@ from torchsmith_guards import (
 from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
-from torchsmith_tracer._src.build.dynamic import FrameState, check_marks
+from torchsmith_tracer._src.build.dynamic import FrameState, check_marks, key_of
 from torchsmith_tracer._src.build.lists import LITERALS, is_plain_key, unless_other_keys, wrap_list
 from torchsmith_tracer._src.build.stored_hash import stored_hashes
 from torchsmith_tracer._src.build.tensors import wrap_tensor
@@ -354,7 +354,7 @@ class Builder:
     def _may_vary(self, obj: object, source: Source) -> bool:
         """Whether a change makes ``obj`` symbolic. Some numbers stay constants: defaults of
         functions, and what torch's own modules hold (strides, epsilons), unless it is what
-        programs change while they train."""
+        programs change while they train, or traced code itself changes."""
         kind, settings = type(obj), self.tx.settings
         if kind is int:
             fixed = settings.specialize_int
@@ -370,7 +370,8 @@ class Builder:
             step = None
         while step is not None:
             if isinstance(step, DefaultsSource) or step in self._is_stock:
-                return self._is_stock.get(step, True)
+                fixed, known = self._is_stock.get(step, True), self.frame_state.scalars
+                return fixed and known.setdefault(key_of(source), 0) is not None
             step = step.base
         return False
 

@@ -212,7 +212,7 @@ def _trace_and_generate(
         del result  # its traceback leads to the arguments
         raise signals.LocksTaken
     undoes = [*undone(trace.guards, trace.journal)]
-    varying = [g.source for g in undoes if g.why == guards.UNCHANGED_NUMBER]
+    varying = [g.source for g in undoes if g.kind is guards.GuardKind.CONSTANT]
     if not record.keeps_numbers and (before := record.frame_state.vary(varying)):
         del result
         raise signals.NumbersChange(before)
