@@ -64,6 +64,53 @@ def test_bound_method_partial_callable_builtin():
     assert torch.equal(compiled(m.run)(ones()), ones() * 5)
 
 
+def test_a_partial_whose_keywords_change_later():
+    given = functools.partial(scale, k=5)
+    compiled = torchsmith_tracer.compile(given)
+    assert torch.equal(compiled(ones()), ones() * 5)
+    given.keywords["k"] = 6
+    assert torch.equal(compiled(ones()), ones() * 6)
+    assert torch.equal(compiled(ones(), k=7), ones() * 7)
+    compiled.keywords["k"] = 8
+    assert torch.equal(given(ones()), ones() * 8)
+
+
+def test_an_object_whose_class_is_called_otherwise_later():
+    class Model:
+        def __call__(self, a):
+            return a * 2
+
+    class Other:
+        def __call__(self, a, b=3):
+            return a * b
+
+    m = Model()
+    compiled = torchsmith_tracer.compile(m)
+    assert torch.equal(compiled(ones()), ones() * 2)
+    Model.__call__ = lambda self, a, b=5: a - b
+    assert torch.equal(compiled(ones()), ones() - 5)
+    m.__class__ = Other
+    assert torch.equal(compiled(ones()), ones() * 3)
+    Other.__call__ = functools.partial(torch.mul, ones())
+    assert torch.equal(compiled(ones() * 4), ones() * 4)
+
+
+@pytest.mark.parametrize("owner", ["its class", "torch's class"])
+def test_a_module_whose_class_is_called_otherwise_for_a_while(owner, monkeypatch):
+    class Model(torch.nn.Module):
+        def forward(self, a):
+            return a + 1
+
+    m, before = Model(), torch.nn.Module.__call__
+    compiled = torchsmith_tracer.compile(m)
+    assert torch.equal(compiled(ones()), ones() + 1)
+    changed = Model if owner == "its class" else torch.nn.Module
+    with monkeypatch.context() as patch:
+        patch.setattr(changed, "__call__", lambda self, a: before(self, a) * 3, raising=False)
+        assert torch.equal(compiled(ones()), (ones() + 1) * 3)
+    assert torch.equal(compiled(ones()), ones() + 1)
+
+
 def test_method_compiled_in_a_class_body():
     class Model:
         k = 3

@@ -115,9 +115,10 @@ def compile_in(region: Region, target: Callable[..., Any]) -> Any:
             if isinstance(target.__func__, types.FunctionType):
                 return _entry(region, target.__func__, target, target.__self__)
         case functools.partial():
-            return functools.partial(
-                compile_in(region, target.func), *target.args, **target.keywords
-            )
+            made = functools.partial(compile_in(region, target.func))
+            # The very same keywords: the program may change them.
+            made.__setstate__((made.func, target.args, target.keywords, target.__dict__))  # type: ignore[attr-defined]
+            return made
     method = None if isinstance(target, type) else type(target).__call__
     if isinstance(method, types.FunctionType):
         return _entry(region, method, target, target)
@@ -131,7 +132,8 @@ def _entry(
         return _eager(region, fn, target, *bound)
     owner = bound[0] if bound else None
     kind = type(owner) if isinstance(owner, torch.nn.Module) else None
-    return _marked(region, fn, target, region.record(fn, kind).dispatcher(fn, *bound, follows=True))
+    how = "class" if bound and owner is target else "code"
+    return _marked(region, fn, target, region.record(fn, kind).dispatcher(fn, *bound, follows=how))
 
 
 def _eager(

@@ -204,7 +204,6 @@ class _Walk:
         return True
 
     def _type(self, obj: object) -> type:
-        """Compare the class of a known object."""
         kind = type(obj)
         self.out.table.add_word(id(obj) + memory.TYPE, id(kind))
         self.out.keep[id(kind)] = kind
@@ -266,7 +265,6 @@ class _Walk:
         return obj
 
     def _length(self, obj: list[object]) -> bool:
-        """Compare the length of a known list."""
         self.out.table.add_word(id(obj) + memory.LENGTH, len(obj))
         return True
 

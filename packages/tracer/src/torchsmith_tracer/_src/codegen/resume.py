@@ -171,7 +171,6 @@ def _slots(shape: str) -> list[str]:
 
 
 def _push(kind: str, load: list[Instr]) -> list[Instr]:
-    """Fill one slot of a stack."""
     if kind == "0":
         return [Instr("PUSH_NULL")]
     if kind == "L":  # only the line of a frame that is being left would depend on it

@@ -147,14 +147,14 @@ class Form:
             for functions that are not his.
         defaults: number of positional defaults.
         kwdefaults: names of keyword-only parameters that have a default.
-        follows: the defaults are those of ``F`` at the time of the call, and ``changed`` is
-            called once ``F`` has other code.
+        follows: if not empty, defaults are those of ``F`` at the time of the call, and ``changed``
+            is called once ``F`` has other code; ``class``: or the class of ``SELF`` another ``F``.
     """
 
     kind: str
     defaults: int
     kwdefaults: frozenset[str]
-    follows: bool = False
+    follows: str = ""
 
 
 def dispatcher_source(
@@ -213,8 +213,12 @@ def dispatcher_source(
 def _following(signature: Signature, form: Form, safe: dict[str, str], skip: int) -> list[str]:
     """The part of a dispatcher that sees that its function has changed."""
     function, missing = signature.own("F"), signature.own("MISSING")
-    changed = f"{signature.own('changed')}({', '.join([function, *safe.values()])})"
+    called, given = signature.own("changed"), ", ".join(safe.values())
+    changed = f"{called}({function}, {given})"
     lines = [f"if {function}.__code__ is not {signature.own('CODE')}:", f"    return {changed}"]
+    if form.follows == "class":
+        now = f"type({signature.own('SELF')}).__call__"
+        lines.append(f"if {now} is not {function}: return {called}({now}, {given})")
     end = signature.positional
     first = max(end - form.defaults, skip)
     places = [(n, f"__defaults__[{i - end}]") for i, n in enumerate(signature.names[:end])][first:]

@@ -33,7 +33,7 @@ def wrap_module(region: Region, module: _M) -> _M:
     record = region.record(call, kind)
     record.calls_modules = True
     namespace: dict[str, Any] = {
-        "__call__": staticmethod(record.dispatcher(call, module, follows=True)),
+        "__call__": staticmethod(record.dispatcher(call, module, follows="class")),
         "__reduce_ex__": lambda self, protocol: module.__reduce_ex__(protocol),
         "__deepcopy__": lambda self, memo: copy.deepcopy(module, memo),
         "__copy__": lambda self: copy.copy(module),

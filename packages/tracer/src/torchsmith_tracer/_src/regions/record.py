@@ -156,10 +156,10 @@ class CodeRecord:
         bound: object = UNBOUND,
         *,
         weak: bool = False,
-        follows: bool = False,
+        follows: str = "",
     ) -> types.FunctionType:
         """A new dispatcher for ``fn``, whose first parameter is fixed to ``bound`` if given. A
-        ``weak`` one does not keep ``fn`` alive. One that ``follows`` sees when it changes."""
+        ``weak`` one does not keep ``fn`` alive. For ``follows`` see ``Form``."""
         defaults = len(fn.__defaults__ or ())
         kind = "bound" if bound is not UNBOUND else "weak" if weak else "plain"
         form = Form(kind, defaults, frozenset(fn.__kwdefaults__ or ()), follows)
@@ -321,6 +321,8 @@ class CodeRecord:
 
     def _changed(self, fn: types.FunctionType, *flat: object) -> object:
         """A call of a dispatcher whose function has other code now, or lacks a default."""
+        if not isinstance(fn, types.FunctionType):  # what a class is called by now
+            return self.signature.call_native(lambda obj, *a, **k: obj(*a, **k), flat)
         if fn.__code__ is self.code:
             return self.native(fn, flat)
         first = self.signature.first(flat)

@@ -241,7 +241,6 @@ def _new(tx: Trace, tensor: TensorValue, /, *args: Value, **kwargs: Value) -> Va
 
 
 def _set_data(tx: Trace, tensor: TensorValue, value: Value) -> None:
-    """``tensor.data = value``."""
     # What others have got of it is stored to them after the graph, as it is by then.
     stores = [e for e in tx.journal.effects if isinstance(e, tuple) and e[0] is setattr]
     if not isinstance(value, TensorValue) or any(e[-1] is tensor for e in stores):

@@ -71,7 +71,6 @@ class RandomState(BuiltinObject):
 
 
 def _state(tx: Trace, value: Value, name: str) -> RandomState:
-    """The generator's state."""
     assert isinstance(value, ObjectValue)
     if isinstance(value.storage, RandomState):
         return value.storage
