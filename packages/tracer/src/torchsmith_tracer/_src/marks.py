@@ -32,6 +32,7 @@ TORCH_INLINE = "_torchdynamo_inline"  # names what torch's own tracer enters ins
 _TORCH_CONSTANT = "_dynamo_marked_constant"
 _TORCH_REGION = "__marked_compile_region_fn__"
 _TORCH_ALLOWED = "allow_in_graph.<locals>.deregister"  # called when a marked callable dies
+_OLD_HOOKS = "with hooks of register_backward_hook, on the node of its last operator"
 
 _allowed: dict[int, object] = {}  # callables in C, which have no attributes
 
@@ -51,13 +52,29 @@ def is_unmade(obj: object) -> bool:
     return bool(obj.has_uninitialized_params())  # type: ignore[misc]
 
 
-def runs_eagerly(flat: Sequence[object]) -> str | None:
-    """Why a method of a module with these arguments is not compiled this time, or None."""
+def has_old_hooks(module: object) -> bool:
+    """Whether hooks of ``register_backward_hook`` will be put on the node of a module's last
+    operator, which has to be autograd's own then."""
+    own, every = getattr(module, "__dict__", {}), vars(torch.nn.modules.module)
+    found = [(own.get("_is_full_backward_hook"), own.get("_backward_hooks"))]
+    found.append((every["_global_is_full_backward_hook"], every["_global_backward_hooks"]))
+    return torch.is_grad_enabled() and any(full is False and hooks for full, hooks in found)
+
+
+def runs_natively(obj: object) -> bool:
+    """Whether a call of ``obj`` runs as it stands, with all that it calls."""
+    return is_disabled(obj) or is_unmade(obj) or isinstance(obj, torch.jit.ScriptModule)
+
+
+def runs_eagerly(flat: Sequence[object], is_call: bool) -> str | None:
+    """Why a method of a module, ``__call__`` or not, is not compiled with these arguments."""
     module: Any = flat[0] if flat else None
     if not issubclass(type(module), torch.nn.Module) or "_modules" not in vars(module):
         return None
     if any(map(is_unmade, module.modules())):
         return "once: the call makes the parameters of lazy modules"
+    if is_call and has_old_hooks(module):
+        return _OLD_HOOKS
     args = flat[1] if len(flat) > 1 and type(flat[1]) is tuple else flat[1:]
     if isinstance(module, torch.nn.RNNBase):
         if any(issubclass(type(x), PackedSequence) for x in args):
@@ -79,6 +96,8 @@ def why_disabled(obj: object) -> str:
     """What the user gave as the reason, in brackets, for messages."""
     if is_unmade(obj):
         return " (lazy: its first call makes its parameters)"
+    if has_old_hooks(obj):
+        return f" ({_OLD_HOOKS})"
     if not is_disabled(obj):
         return ""
     why = _marks(obj).get(DISABLED) or _marks(obj).get(_TORCH_WHY)
@@ -152,8 +171,7 @@ def _marks(obj: object) -> Mapping[str, object]:
 
 
 def _of_optimizers(marks: Mapping[str, object]) -> bool:
-    """True for methods of optimizers that torch's own compiler disables for itself, once it is
-    used."""
+    """True for methods of optimizers that torch's own compiler disables once it is used."""
     module = getattr(marks.get(_TORCH_ORIGINAL), "__module__", None)
     return isinstance(module, str) and module.startswith("torch.optim.")
 

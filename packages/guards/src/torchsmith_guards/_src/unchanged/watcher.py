@@ -54,14 +54,10 @@ class Plan:
 
     def remember(self, objects: Sequence[object], found: Survey) -> None:
         """Remember a state; it goes when one of ``objects`` dies."""
-        watches, home = self.watches, _home(objects)
+        watches, home = self.watches, id(objects[0]) if objects else 0
         if home in watches or len(watches) < _MOST_OBJECTS:
             refs = tuple(weakref.ref(obj, lambda _: watches.pop(home, None)) for obj in objects)
             watches[home] = refs, found
-
-
-def _home(objects: Sequence[object]) -> int:
-    return id(objects[0]) if objects else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +147,7 @@ class Watcher:
             if not isinstance(obj, nn.Module)  # those that share a checker take turns
             and all(refs[place]() is not obj for refs, _ in plan.watches.values())
         }
-        known = plan.watches.get(_home(objects))
+        known = plan.watches.get(id(objects[0]) if objects else 0)
         if known is not None:
             changed |= {k for k, stamp in known[1].stamps.items() if now.get(k, stamp) != stamp}
         for key in changed:

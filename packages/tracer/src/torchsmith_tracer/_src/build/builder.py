@@ -665,11 +665,7 @@ class Builder:
             return self._with_table(ModuleValue(module, source, obj))
         if original is not None:
             return self._original(obj, source)
-        if (
-            isinstance(obj, torch.jit.ScriptModule)
-            or marks.is_disabled(obj)
-            or marks.is_unmade(obj)
-        ):
+        if marks.runs_natively(obj):
             self.guard(source, GuardKind.TYPE, type(obj), "module")
             return OpaqueValue(obj, source)
         self.guard(source, GuardKind.TYPE, type(obj), "class of a module")

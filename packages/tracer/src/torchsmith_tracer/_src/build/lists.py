@@ -26,8 +26,7 @@ _OF_MODULES = ("._buffers", "._modules", "._parameters")
 
 
 def wrap_list(builder: Builder, obj: object, source: Source) -> Value:
-    """A sequence found at ``source``; one of another length each time is not read before it has
-    to be."""
+    """A sequence found at ``source``; one whose length varies is not read before it has to be."""
     assert isinstance(obj, list | tuple)
     if obj is warnings.filters:  # they are others while tracing
         raise Unsupported("opaque-attribute", what="filters", object="module warnings")

@@ -72,8 +72,7 @@ _OWN_LOCAL = re.compile(r"___(callee|args|kwargs|error|raised|junk|(s|r|rest)\d+
 
 
 def local_name(name: str) -> str:
-    """What a local of the user's is called in step and resume functions, which have some of their
-    own."""
+    """What a local of the user's is called in step and resume functions, which have their own."""
     return f"{name}_" if _OWN_LOCAL.fullmatch(name) else plain_name(name)
 
 

@@ -234,8 +234,7 @@ def _compared(graph: OutputGraph, op: str, node: fx.Node) -> Range | None:
 
 
 def _of_number(op: str, found: Range, number: Number, dtype: torch.dtype) -> bool | None:
-    """The same for a number of the program, which the operator may round to the type of the
-    tensor."""
+    """The same for a number of the program, which the operator may round to the tensor's type."""
     if not dtype.is_floating_point:
         inside = type(number) is int and number == _rounded(number, dtype)
         return _strictly(op, found, number) if inside else None

@@ -292,13 +292,10 @@ class CodeRecord:
         if mode is not None:
             self._note(f"under the active mode {mode}, which is to see each operator")
             return self.native(fn, flat)
-        eager = runs_eagerly(flat)
+        eager = runs_eagerly(flat, self.calls_modules)
         if eager is not None:
             self._note(eager)
             return self.native(fn, flat)
-        module = self.signature.first(flat) if self.calls_modules else None
-        if module is not None and (call := type(module).__call__) is not fn:
-            return self.native(call, flat)  # type: ignore[arg-type]
         args = (fn, *flat) if self.pass_function else flat
         failure: BaseException | None = None
         with self.lock:

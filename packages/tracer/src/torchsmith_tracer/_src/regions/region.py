@@ -176,9 +176,7 @@ class Region:
                 return self._constructor(callee)
         method = getattr(type(callee), "__call__", None)  # noqa: B004 - the method is wanted
         if isinstance(method, types.FunctionType) and marks.original_of(callee) is None:
-            if marks.is_disabled(callee) or marks.is_unmade(callee):
-                return callee
-            if isinstance(callee, torch.jit.ScriptModule):
+            if marks.runs_natively(callee) or marks.has_old_hooks(callee):
                 return callee
             return types.MethodType(self.compiled_function(method, callee), callee)
         return callee

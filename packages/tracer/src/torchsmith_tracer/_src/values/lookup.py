@@ -121,8 +121,7 @@ def computes(tx: Trace, cls: type, found: Found | None) -> bool:
 
 
 def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: str) -> Value:
-    """``tp_descr_get``: the attribute as seen through ``instance`` (None: through the class
-    ``owner``)."""
+    """``tp_descr_get``: the attribute as seen through ``instance`` (None: through ``owner``)."""
     attr = found.attr
     if isinstance(attr, Value):
         return _bind_value(tx, attr, instance, owner)

@@ -163,7 +163,7 @@ class ModuleValue(ObjectValue):
     def call_target(
         self, tx: Trace, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> tuple[Value, Sequence[Value], dict[str, Value]] | None:
-        if marks.is_disabled(self.obj) or marks.is_unmade(self.obj):
+        if marks.runs_natively(self.obj) or marks.has_old_hooks(self.obj):
             what = f"{self.describe()}{marks.why_disabled(self.obj)}"
             raise Unsupported("opaque-call", what=what)
         if args and isinstance(self.obj, nn.RNNBase):
@@ -171,15 +171,13 @@ class ModuleValue(ObjectValue):
                 error = "how many rows each step has is in a tensor"
                 what = f"{self.describe()} on a packed sequence"
                 raise Unsupported("data-dependent-op", what=what, error=error)
-        call = lookup(tx, self.cls, "__call__")
-        impl = lookup(tx, self.cls, "_call_impl")
-        if (
-            call is None
-            or call.attr is not torch_private.module_call
-            or impl is None
-            or impl.attr is not torch_private.module_call_impl
+        for name, stock in (
+            ("__call__", torch_private.module_call),
+            ("_call_impl", torch_private.module_call_impl),
         ):
-            return super().call_target(tx, args, kwargs)
+            found = lookup(tx, self.cls, name)
+            if found is None or found.attr is not stock:
+                return super().call_target(tx, args, kwargs)
         if self._own_call(tx):
             return super().call_target(tx, args, kwargs)
         if self._without_hooks(tx):

@@ -345,8 +345,7 @@ def _default(
     args: Value | None = None,
     kwargs: Value | None = None,
 ) -> Value:
-    """``torch.Tensor.__torch_function__``: the operator itself, its results made tensors of the
-    class."""
+    """``torch.Tensor.__torch_function__``: the operator itself, its results of the class."""
     assert isinstance(cls, ClassValue)
     for kind in tx.interp.unpack(types):
         if not isinstance(kind, ClassValue) or not tx.world.is_subclass(cls.obj, kind.obj):
