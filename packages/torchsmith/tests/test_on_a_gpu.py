@@ -68,7 +68,7 @@ def test_against_float64(fn, dtype):
     weight = torch.randn(8, device="cuda").to(dtype)
 
     def results(fn, kind):
-        given = [t.to(kind).requires_grad_() for t in (x, weight)]
+        given = [t.to(kind, copy=True).requires_grad_() for t in (x, weight)]
         with torch.no_grad():
             alone = fn(*given)
         result = fn(*given)
@@ -78,8 +78,9 @@ def test_against_float64(fn, dtype):
     exact, mine = results(fn, torch.float64), results(torchsmith.compile(fn), dtype)
     for got, theirs, right in zip(mine, results(fn, dtype), exact, strict=True):
         assert got.stride() == theirs.stride()
+        assert torch.equal(got.isfinite(), theirs.isfinite())
         error, usual = ((each - right).norm() / right.norm() for each in (got, theirs))
-        assert error <= 1.2 * usual + (1e-3 if dtype is torch.bfloat16 else 1e-6)
+        assert error.isnan() or error <= 1.2 * usual + (1e-3 if dtype is torch.bfloat16 else 1e-6)
 
 
 def recorded(fn, calls, *, says):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from plans import check, externs, graph_of, kernels, run_plan
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torchsmith_fx_backend._src.driver import functional_graph
+from torchsmith_fx_backend._src.loops.ir import Op
 from torchsmith_fx_backend._src.loops.registry import LOWERINGS, Pointwise, register
 from torchsmith_fx_backend._src.schedule import schedule_graph
 from torchsmith_fx_backend._src.schedule.plan import Launch
@@ -167,6 +168,15 @@ def test_div_modes(mode):
 @pytest.mark.parametrize("exponent", [0.5, -0.5, 1, 2, 3, -1, -2, 2.5, 0, 4])
 def test_pow_scalar(exponent):
     fused(lambda a: a**exponent, positive())
+
+
+@pytest.mark.parametrize("exponent", [4, 5, 7.0, 9, 12, 15, 16, 17, 4.5])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_powers_of_two_byte_numbers(exponent, dtype):
+    x = torch.cat([floats().flatten(), torch.linspace(-2, 2, 97)]).to(dtype)
+    plan = fused(lambda a: torch.pow(a, exponent), x)
+    powers = [n for k in kernels(plan) for n in k.body if getattr(n, "op", None) is Op.POW]
+    assert bool(powers) is (exponent not in range(17))
 
 
 def test_pow_of_scalar_base_and_of_ints():

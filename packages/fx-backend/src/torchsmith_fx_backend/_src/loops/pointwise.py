@@ -358,7 +358,8 @@ for _name, _op in (("and", Op.AND), ("or", Op.OR), ("xor", Op.XOR)):
 
 
 def _power(p: Point, x: Value, exponent: float) -> Value | None:
-    """The cases in which aten multiplies (or takes a root) instead of calling ``pow``."""
+    """The cases in which aten multiplies (or takes a root) instead of calling ``pow``; and those of
+    two-byte numbers for which the products of floats are as exact."""
     if exponent == 2:
         return x * x
     if exponent == 3:
@@ -367,6 +368,10 @@ def _power(p: Point, x: Value, exponent: float) -> Value | None:
         return x
     if not _is_float(p):
         return None
+    if 3 < exponent <= 16 and exponent % 1 == 0 and p.node.meta["val"].dtype.itemsize == 2:
+        half = _power(p, x, exponent // 2)
+        assert half is not None
+        return half * half * x if exponent % 2 else half * half
     special: dict[float, Formula] = {
         0.5: lambda v: v.op(Op.SQRT),
         -0.5: lambda v: v.op(Op.RSQRT),
