@@ -313,3 +313,23 @@ def test_a_condition_whose_opposite_is_impossible_holds():
     pieces = (size + 2) // 3  # how many of three chunks: the last one is never negative
     assert env.static_truth((pieces * 2 <= size).node.condition) is True
     assert env.guards == []
+
+
+SOLVED = {  # -> whether no other size than 6 fits
+    "plus its third": (lambda s: s + s // 3 == 8, True),
+    "squared": (lambda s: s * s == 36, True),
+    "elements": (lambda s: (s * 4) // 3 == 8, True),
+    "times": (lambda s: s * 4 == 24, True),
+    "its half": (lambda s: s // 2 == 3, False),
+    "remainder": (lambda s: s % 4 == 2, False),
+    "not": (lambda s: s + s // 3 != 9, False),
+}
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_an_equality_with_one_solution_is_that_number(env, name):
+    condition, alone = SOLVED[name]
+    symbol = env.create_symbol(6, size(0))
+    assert bool(condition(symbol))
+    assert (env.simplify(expr_of(symbol)).text() == "6") is alone
+    assert env.guards

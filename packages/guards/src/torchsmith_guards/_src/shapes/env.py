@@ -21,7 +21,7 @@ from torchsmith_guards._src.shapes import expr as ex
 from torchsmith_guards._src.shapes import relation as rel
 from torchsmith_guards._src.shapes.nodes import INF, Bound, Const, Number, Symbol, SymExpr
 from torchsmith_guards._src.shapes.protocol import TorchProtocol
-from torchsmith_guards._src.shapes.ranges import bounds, refine
+from torchsmith_guards._src.shapes.ranges import bounds, only_solution, refine
 from torchsmith_guards._src.shapes.relation import Relation, SymCondition
 from torchsmith_guards._src.shapes.sym_node import SymNode
 from torchsmith_guards._src.sources.sources import SHAPES, Source, TensorPropertySource
@@ -337,6 +337,10 @@ class ShapeEnv(TorchProtocol):
                     if one not in self._replacements:
                         self._set(self._replacements, one, other)
                     break
+            else:
+                alone = only_solution(condition, self._ranges, self.hints)
+                if alone is not None and alone[0] not in self._replacements:
+                    self._set(self._replacements, alone[0], ex.const(alone[1]))
         refined = refine(condition, self._ranges)
         if refined is not None:
             self._set(self._ranges, refined[0], refined[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchsmith_guards._src.shapes import expr as ex
-from torchsmith_guards._src.shapes.nodes import Bound, Const, Symbol, SymExpr
+from torchsmith_guards._src.shapes.nodes import Bound, Const, Number, Symbol, SymExpr
 from torchsmith_guards._src.shapes.relation import Relation
 
 Range = tuple[Bound, Bound]
@@ -46,3 +46,20 @@ def refine(relation: Relation, ranges: Mapping[Symbol, Range]) -> tuple[Symbol, 
             value = high if low is None else low
             new = (lo + 1 if value == lo else lo, hi - 1 if value == hi else hi)
     return None if new == (lo, hi) else (symbol, new)
+
+
+def only_solution(
+    equality: Relation, ranges: Mapping[Symbol, Range], hints: Mapping[str, Number]
+) -> tuple[Symbol, int] | None:
+    """The symbol and its number, when an equality of one symbol holds for no other number."""
+    symbol = next(iter(equality.free_symbols))
+    number = hints.get(symbol.name)
+    if len(equality.free_symbols) > 1 or type(number) is not int or symbol.floating:
+        return None
+    rest = ex.sub(equality.left, equality.right)
+    lo, hi = ranges.get(symbol, (symbol.lo, symbol.hi))
+    for first, last in ((lo, number - 1), (number + 1, hi)):
+        low, high = bounds(rest, {symbol: (first, last)}) if first <= last else (1, 1)
+        if low <= 0 <= high:
+            return None
+    return symbol, number
