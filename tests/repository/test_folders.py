@@ -8,7 +8,9 @@ the trace, but neither the interpreter nor the graph, not even by their types.
 from __future__ import annotations
 
 import ast
+import fnmatch
 import functools
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -120,3 +122,13 @@ def test_values_know_the_trace_only_by_its_protocol() -> None:
     hidden = {"interp", "graph", "build", "compilation", "higher_order", "regions"}
     known = _listed(RUNTIME["tracer"]["values"] + " " + TYPES["tracer"].get("values", ""))
     assert not hidden & (known | _listed(TYPES["tracer"]["trace"]))
+
+
+def test_no_folder_of_tests_is_left_out() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    tests = [p for pattern in ("packages/*/tests", "tests") for p in ROOT.glob(pattern)]
+    files = [file.relative_to(ROOT) for folder in tests for file in folder.rglob("test_*.py")]
+    folders = {part for file in files for part in file.parts[:-1]}
+    assert "build" in folders  # a name that pytest leaves out where nothing is said
+    patterns = options["norecursedirs"]
+    assert not [f for f in folders for p in patterns if fnmatch.fnmatch(f, p)]
