@@ -17,6 +17,7 @@ from torchsmith_fx_backend._src.loops.accesses import IllegalKernelError
 from torchsmith_fx_backend._src.loops.index import Add, FloorDiv, Index, Loaded, Mod, Mul
 from torchsmith_fx_backend._src.loops.index import evaluate as index_value
 from torchsmith_fx_backend._src.loops.ir import (
+    LIBRARY,
     Compute,
     Fault,
     IndexValue,
@@ -65,11 +66,7 @@ _COMPUTE: dict[Op, Callable[..., torch.Tensor]] = {
     Op.COS: torch.cos,
     Op.TANH: torch.tanh,
     Op.ERF: torch.erf,
-    **{
-        op: getattr(torch, op.value)
-        for op in (Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ATAN2, Op.SINH, Op.ASINH, Op.ACOSH)
-    },
-    **{op: getattr(torch, op.value) for op in (Op.ATANH, Op.ERFC, Op.LGAMMA)},
+    **{op: getattr(torch, op.value) for op in (*LIBRARY, Op.ATAN2)},
     Op.SIGMOID: torch.sigmoid,
     Op.RECIPROCAL: torch.reciprocal,
     Op.FLOOR: torch.floor,

@@ -11,7 +11,7 @@ from loop_reference import evaluate
 from samples import Body, f32, row_major
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, choose
 from torchsmith_fx_backend._src.loops.index import add, const, mul, var
-from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
+from torchsmith_fx_backend._src.loops.ir import LIBRARY, Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.runtime import gpu
 from torchsmith_fx_backend._src.runtime.cache import Cache, default_cache
 from torchsmith_fx_backend._src.runtime.gpu import GpuLauncher, print_kernel
@@ -179,10 +179,7 @@ def test_zeros_keep_their_signs(dtype: torch.dtype) -> None:
         assert torch.equal(got, want) and torch.equal(got.signbit(), want.signbit())
 
 
-FUNCTIONS = {
-    op: getattr(torch, op.value)
-    for op in (Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.ASINH, Op.ACOSH, Op.ATANH, Op.ERFC)
-} | {Op.LGAMMA: torch.lgamma, Op.ATAN2: torch.atan2}
+FUNCTIONS = {op: getattr(torch, op.value) for op in (*LIBRARY, Op.ATAN2)}
 
 
 @needs_gpu

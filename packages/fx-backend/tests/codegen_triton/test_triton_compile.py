@@ -20,7 +20,7 @@ from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule, c
 from torchsmith_fx_backend._src.codegen.triton.kernel import generate
 from torchsmith_fx_backend._src.codegen.triton.source import TritonSource
 from torchsmith_fx_backend._src.loops.index import add, const, mul, var
-from torchsmith_fx_backend._src.loops.ir import Kernel, Op, ReduceOp
+from torchsmith_fx_backend._src.loops.ir import LIBRARY, Kernel, Op, ReduceOp
 from torchsmith_fx_backend._src.runtime import gpu
 from torchsmith_fx_backend._src.runtime.cache import Cache
 from torchsmith_fx_backend._src.runtime.gpu import GpuLauncher
@@ -309,16 +309,7 @@ UNARY = {
     Op.COS,
     Op.TANH,
     Op.ERF,
-    Op.TAN,
-    Op.ASIN,
-    Op.ACOS,
-    Op.ATAN,
-    Op.SINH,
-    Op.ASINH,
-    Op.ACOSH,
-    Op.ATANH,
-    Op.ERFC,
-    Op.LGAMMA,
+    *LIBRARY,
     Op.SIGMOID,
     Op.RECIPROCAL,
     Op.FLOOR,

@@ -103,6 +103,9 @@ class Op(Enum):
     CAST = "cast"  # any -> node.dtype, as Tensor.to
 
 
+# Functions of one number that a GPU's library has; on a CPU aten's vectors are faster than loops.
+LIBRARY = tuple(map(Op, "tan asin acos atan sinh asinh acosh atanh erfc lgamma".split()))
+
 # How C and Python write operations alike.
 INFIX: dict[Op, str] = {
     Op.ADD: "+",

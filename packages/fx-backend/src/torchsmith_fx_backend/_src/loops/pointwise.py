@@ -12,7 +12,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.capture.torch_private import without_active_modes
 from torchsmith_fx_backend._src.loops.body import Point, Value
-from torchsmith_fx_backend._src.loops.ir import Op
+from torchsmith_fx_backend._src.loops.ir import LIBRARY, Op
 from torchsmith_fx_backend._src.loops.registry import Pointwise, lowering, register
 from torchsmith_fx_backend._src.loops.sizes import is_tensor
 
@@ -84,8 +84,8 @@ def _float_unary(
         register(op, Pointwise(emit, cost, applies=applies))
 
 
-for _name in "tan asin acos atan sinh asinh acosh atanh erfc lgamma".split():
-    _float_unary(_name, (lambda op: lambda x: x.op(op))(Op(_name)), 30, _not_on_a_cpu)
+for _op in LIBRARY:
+    _float_unary(_op.value, (lambda op: lambda x: x.op(op))(_op), 30, _not_on_a_cpu)
 for _cost, _names in (
     (3, "reciprocal"),
     (4, "sqrt rsqrt"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torchsmith_fx_backend._src.loops.ir import INFIX, Op
+from torchsmith_fx_backend._src.loops.ir import INFIX, LIBRARY, Op
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 _FLOATS = {
@@ -30,21 +30,9 @@ SIGNATURES: dict[torch.dtype, str] = {
 # But for division, which rounds here.
 _INFIX: dict[Op, str] = {op: sign for op, sign in INFIX.items() if op is not Op.DIV}
 _OWN = (Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.RSQRT, Op.SIN, Op.COS, Op.TANH)
-_LIBRARY = (
-    Op.TAN,
-    Op.ASIN,
-    Op.ACOS,
-    Op.ATAN,
-    Op.SINH,
-    Op.ASINH,
-    Op.ACOSH,
-    Op.ATANH,
-    Op.ERFC,
-    Op.LGAMMA,
-)
 _TEXTS: dict[Op, str] = {
     **{op: f"{{0}} {sign} {{1}}" for op, sign in _INFIX.items()},
-    **{op: f"ts.{op.value}({{0}})" for op in (*_OWN, *_LIBRARY, Op.ERF, Op.SIGMOID)},
+    **{op: f"ts.{op.value}({{0}})" for op in (*_OWN, *LIBRARY, Op.ERF, Op.SIGMOID)},
     **{op: f"ts.{op.value}({{0}}, {{1}})" for op in (Op.MINIMUM, Op.MAXIMUM, Op.ATAN2)},
     Op.SQRT: "ts.square_root({0})",
     Op.DIV: "ts.divide({0}, {1})",
