@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torchsmith_guards import AttrSource, GuardKind, ItemSource, ResultSource, Source, TensorSpec
+from torchsmith_guards import GuardKind, ResultSource, Source, TensorSpec
 
 from torchsmith_tracer._src import torch_private
 from torchsmith_tracer._src.breaks.signals import InternalError
 from torchsmith_tracer._src.build.dynamic import state_ranges
 from torchsmith_tracer._src.build.wrappers import wrap_wrapper
+from torchsmith_tracer._src.graph.known_values import table_of
 from torchsmith_tracer._src.size_marks import unbacked
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.opaque import OpaqueValue
@@ -110,14 +111,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def _is_held(tensor: torch.Tensor, source: Source) -> bool:
     """Whether it is a parameter or buffer: these keep their sizes, and may be frozen."""
-    if isinstance(tensor, nn.Parameter):
-        return True
-    base = source.base
-    return (
-        isinstance(source, ItemSource)
-        and isinstance(base, AttrSource)
-        and base.attr in ("_buffers", "_parameters")
-    )
+    return isinstance(tensor, nn.Parameter) or table_of(source) in ("_buffers", "_parameters")
 
 
 class OpaqueTensor(OpaqueValue):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torchsmith_guards import AttrSource, GuardKind, ItemSource, ResultSource
+from torchsmith_guards import AttrSource, GuardKind, ItemSource, ResultSource, Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.graph.fakes import in_place
@@ -50,10 +50,10 @@ def values(graph: OutputGraph, node: fx.Node, *, held: bool = False) -> torch.Te
         held: whether numbers in buffers may be among the constants; what is used is guarded.
     """
     nodes: dict[fx.Node, None] = {}
-    buffers: dict[fx.Node, GraphInput] | None = {} if held else None
-    if graph.transforms or not _collect(graph, node, nodes, buffers):
+    buffers: dict[fx.Node, GraphInput] = {}
+    if graph.transforms or not _collect(graph, node, nodes, buffers if held else None):
         return None
-    found: dict[fx.Node, Any] = {n: entry.example for n, entry in (buffers or {}).items()}
+    found: dict[fx.Node, Any] = {n: entry.example for n, entry in buffers.items()}
     for made in sorted(nodes):
         if (result := run(made.target, made.args, made.kwargs, found)) is None:
             return None
@@ -64,7 +64,7 @@ def values(graph: OutputGraph, node: fx.Node, *, held: bool = False) -> torch.Te
     if (exact.shape, exact.device) != (fake.shape, fake.device):
         return None
     why = "a branch or a size depends on it"
-    for entry in (buffers or {}).values():
+    for entry in buffers.values():
         source, number = ResultSource(entry.source, _number_in), _number_in(entry.example)
         graph.tx.builder.guard(source, GuardKind.CONSTANT, number, why)
     return exact
@@ -78,13 +78,11 @@ def _number_in(tensor: Any) -> int | float | None:
 def _buffer(graph: OutputGraph, node: fx.Node) -> GraphInput | None:
     """The buffer of a module that a placeholder stands for, if its number can be relied on."""
     entry = next((entry for entry in graph.inputs if entry.node is node), None)
-    source = None if entry is None else entry.source
-    if not isinstance(source, ItemSource) or not isinstance(source.base, AttrSource):
+    if entry is None or table_of(entry.source) != "_buffers":
         return None
-    real: Any = None if entry is None else entry.example
-    if source.base.attr != "_buffers" or type(real) is not torch.Tensor or real.numel() != 1:
-        return None
-    if real.requires_grad or real.is_complex() or real.device.type not in ("cpu", "cuda"):
+    real: Any = entry.example
+    plain = type(real) is torch.Tensor and real.numel() == 1 and not real.requires_grad
+    if not plain or real.is_complex() or real.device.type not in ("cpu", "cuda"):
         return None
     for other in graph.inputs if graph.written else ():  # in the same memory, perhaps
         if isinstance(other.fake, torch.Tensor) and storage_id(other.fake) in graph.written:
@@ -95,7 +93,13 @@ def _buffer(graph: OutputGraph, node: fx.Node) -> GraphInput | None:
             if 0 <= real.data_ptr() - memory.data_ptr() < memory.nbytes():
                 return None
     state = graph.tx.builder.frame_state
-    return entry if state.holds(source, real, _number_in(real)) else None
+    return entry if state.holds(entry.source, real, _number_in(real)) else None
+
+
+def table_of(source: Source) -> str | None:
+    """The attribute of which ``source`` is an item: ``_buffers`` of a module, say."""
+    attribute = source.base if isinstance(source, ItemSource) else None
+    return attribute.attr if isinstance(attribute, AttrSource) else None
 
 
 def run(target: Any, args: Any, kwargs: Any, found: dict[fx.Node, Any]) -> Any:
@@ -148,10 +152,10 @@ def _collect(
     if node in nodes:
         return True
     if node.op == "placeholder":
-        entry = None if buffers is None else _buffer(graph, node)
-        if entry is not None and buffers is not None:
-            buffers[node] = entry
-        return entry is not None
+        if buffers is None or (entry := _buffer(graph, node)) is None:
+            return False
+        buffers[node] = entry
+        return True
     nodes[node] = None
     if node.op not in ("call_function", "call_method") or len(nodes) > _MOST_NODES:
         return False
