@@ -263,10 +263,12 @@ def _body(body: torch.nn.Module, compile_part: Compile) -> torch.nn.Module:
 
 
 def _cond(condition: object, when_true: Any, when_false: Any, operands: Sequence[object]) -> Any:
+    """``torch.ops.higher_order.cond``."""
     return (when_true if condition else when_false)(*operands)
 
 
 def _while_loop(condition: Any, body: Any, carried: Sequence[Any], shared: Sequence[Any]) -> Any:
+    """``torch.ops.higher_order.while_loop``."""
     while condition(*carried, *shared):
         carried = body(*carried, *shared)
     return tuple(carried)

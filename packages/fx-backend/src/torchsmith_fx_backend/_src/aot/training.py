@@ -261,6 +261,7 @@ class Training:
         return besides
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
+        """The strides of tangents that ``key`` describes."""
         if not self.any_sizes:
             return key
         roots = [self.joint.outputs[i].meta["val"] for i in self.joint.differentiable]
@@ -378,6 +379,7 @@ def _first(joint: Joint, results: Collection[int]) -> int:
 
 
 def _is_tensor(value: Any) -> bool:
+    """Whether an output of a graph is a tensor."""
     return isinstance(value, fx.Node) and isinstance(value.meta["val"], torch.Tensor)
 
 

@@ -185,6 +185,7 @@ class Again:
             return [given_for.get(n) for n in range(len(joint.wanted))]
 
     def _count(self, given: Given, twice: bool) -> None:
+        """Note a call that is differentiated again."""
         self.uses += twice and not given.again
         given.again |= twice
         if self.uses > 1 and 2 * self.uses > self.calls:

@@ -58,6 +58,7 @@ def _innermost(node: fx.Node, strided: Strided) -> tuple[Any, Strided]:
 def _sliced(
     strided: Strided, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Strided:
+    """Where a slice lies."""
     size, stride, offset = strided
     axis = dim % len(size)
     taken = range(*slice(start, end, step).indices(size[axis]))

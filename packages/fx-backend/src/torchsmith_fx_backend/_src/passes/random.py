@@ -169,6 +169,7 @@ def _moved(graph: fx.Graph, node: fx.Node, made: fx.Node) -> fx.Node:
 
 
 def _sizes(graph: fx.Graph, node: fx.Node) -> list[Argument]:
+    """The sizes of a draw, as the graph gives them."""
     place = _SIZES.get(node.target)
     if place is not None:
         return list(node.args[place])  # type: ignore[arg-type]

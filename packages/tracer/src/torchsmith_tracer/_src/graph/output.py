@@ -654,6 +654,7 @@ _DTYPES: dict[type, torch.dtype] = {
 
 
 def _argument_with_fake(nest: object, fake: object) -> TensorValue | None:
+    """The tensor argument whose fake is ``fake``."""
     if isinstance(nest, TensorValue):
         return nest if nest.fake is fake else None
     if isinstance(nest, SequenceValue):

@@ -49,6 +49,7 @@ def _fits(config: Config) -> bool:
 
 
 def _other_tiles(config: Config) -> Iterator[Config]:
+    """The same schedule with other sizes."""
     x, y, r, warps = config.x_block, config.y_block, config.r_block, config.num_warps
     yield replace(config, num_warps=warps * 2)
     yield replace(config, num_warps=warps // 2)

@@ -368,6 +368,7 @@ def _is_protocol(cls: type) -> bool:
 
 
 def _lists_data(tx: Trace, protocol: ClassValue, members: list[str]) -> bool:
+    """Whether a protocol lists more than methods."""
     found = (lookup(tx, protocol.obj, name) for name in members)
     return not all(listed is not None and callable(listed.attr) for listed in found)
 
