@@ -249,6 +249,11 @@ def _group_norm(weighted, mask, mixed=False):
     return "native_group_norm_backward", call
 
 
+def _group_norm_forward(m):
+    x, weight = m(2, 4, 3, 5), make((4,), dtype=m(1).dtype)
+    return (x, weight, weight, 2, 4, 15, 2, 1e-5), {}
+
+
 def _batch_norm_backward(weighted, mask):
     def call(m):
         x = m(2, 4, 3, 5)
@@ -371,6 +376,7 @@ NETWORK_CALLS = [
     _layer_norm((True, False), [True, True, False]),
     _layer_norm((False, False), [True, False, False]),
     _layer_norm((True, True), ALL, mixed=True),
+    ("native_group_norm", _group_norm_forward),
     _group_norm(True, ALL),
     _group_norm(True, ALL, mixed=True),
     _group_norm(False, [True, False, False]),

@@ -201,6 +201,13 @@ def returned(graph: fx.Graph) -> set[fx.Node]:
     return set(graph.output_node().all_input_nodes)
 
 
+def saved(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that a forward half hands to its backward half, the caller's results or not."""
+    output = graph.output_node()
+    values: Any = output.args[0] if RESULTS in output.meta else ()
+    return {n for n in values[output.meta.get(RESULTS, 0) :] if isinstance(n, fx.Node)}
+
+
 def escaping(graph: fx.Graph, *, saved: bool = True) -> set[fx.Node]:
     """The nodes whose memory the caller gets to see: returned ones and what those are views of.
     Without ``saved`` not what a forward half hands to its backward half alone."""

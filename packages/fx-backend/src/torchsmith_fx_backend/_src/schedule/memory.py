@@ -21,7 +21,7 @@ from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.registry import Scatter, View
 from torchsmith_fx_backend._src.loops.sizes import Info
-from torchsmith_fx_backend._src.passes.base import IN_PLACE
+from torchsmith_fx_backend._src.passes.base import IN_PLACE, saved
 from torchsmith_fx_backend._src.runtime.support import conform, copy_unseen, write_part, write_slice
 from torchsmith_fx_backend._src.schedule.externs import (
     OUT_VARIANTS,
@@ -109,6 +109,7 @@ class MemoryPlanner:
         self.steps: list[Step | _Idle] = []
         self.peak = 0
         self._loaded = {n for u in units if u.draft is not None for n in u.draft.loads()}
+        self._loaded |= {facts.number(n) for n in saved(facts.gm.graph)}  # by a backward half
         self._bound: set[str] = set()
         self._items: dict[fx.Node, str] = {}
         self._last: dict[fx.Node, int] = {}
@@ -456,7 +457,8 @@ class MemoryPlanner:
         return storage if self.facts.info(storage.node) == self.facts.try_info(node) else None
 
     def _conform(self, value: fx.Node) -> None:
-        """Have a result that a kernel reads checked at run time."""
+        """Have a result that a kernel reads, of this graph or of its backward half, checked at run
+        time."""
         info = self.facts.try_info(value)
         if info is None or self.facts.number(value) not in self._loaded:
             return

@@ -100,9 +100,8 @@ def row_major(m: Mode, x: Tensor) -> Tensor:
 
 def packed(m: Mode, x: Tensor) -> Tensor:
     """``row_major`` on a GPU, where eager makes such a copy and a kernel does without; ``x`` on a
-    CPU, whose library walks rows of every layout faster than loops do, and of two-byte numbers: a
-    program of several such norms differed from eager's on a GPU there."""
-    return x if x.device.type == "cpu" or x.dtype.itemsize == 2 else row_major(m, x)
+    CPU, whose library walks rows of every layout faster than loops do."""
+    return x if x.device.type == "cpu" else row_major(m, x)
 
 
 def laid_by(m: Mode, result: Tensor, first: Tensor, second: Tensor) -> Tensor:

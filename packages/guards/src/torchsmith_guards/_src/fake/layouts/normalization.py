@@ -57,7 +57,8 @@ def _native_layer_norm(
 def _native_group_norm(
     x: torch.Tensor, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: int, eps: float
 ) -> Layouts:
-    dtype = _statistics_dtype(x, weight, bias)
+    same_type = alike(x, weight, bias)  # then statistics are of it, on a GPU, too
+    dtype = x.dtype if same_type else _statistics_dtype(x, weight, bias)
     unsure_if(dtype is None or not is_contiguous(x) or x.dim() < 2)
     unsure_if(holds(x.shape, 0) or not same(x.shape[0], N) or not same(x.shape[1], C))
     unsure_if(not is_static((C, group)) or group < 1 or C % group)
