@@ -1,7 +1,9 @@
-"""Every operator of torch's own database through ``torchsmith.compile``, against eager, on the CPU.
+"""Every operator of torch's own database through ``torchsmith.compile``, against eager.
 
     python op_database.py [--only REGEX] [--dtypes float32,bfloat16,int64] [--samples 3] [--json]
     ... --symbolic           sizes that are symbols: dynamic=True
+    ... --device cuda        instead of the CPU
+    ... --part 3/12          the third of twelve parts, of as many processes
 
 Exit status 1 when a result is wrong without an error or fewer than 97 of 100 are right. Operators
 run in a process of their own, so that one that kills the interpreter counts as a crash.
@@ -38,15 +40,16 @@ TOLERANCE = {
     torch.float32: (1e-4, 1e-5),
     torch.complex64: (1e-4, 1e-5),
     torch.bfloat16: (2e-2, 2e-2),
+    torch.float16: (5e-3, 5e-3),
     torch.float64: (1e-7, 1e-7),
 }
 Result = tuple[str, str, str, str]  # operator, dtype, verdict, detail
 
 
-def samples(op: Any, dtype: torch.dtype, count: int) -> list[Any]:
+def samples(op: Any, dtype: torch.dtype, count: int, device: str) -> list[Any]:
     """The first ``count`` sample inputs."""
     torch.manual_seed(0)
-    found = op.sample_inputs("cpu", dtype, requires_grad=False)
+    found = op.sample_inputs(device, dtype, requires_grad=False)
     return list(itertools.islice(found, count))
 
 
@@ -117,9 +120,11 @@ def _short(value: object) -> str:
     return repr(value)[:80]
 
 
-def check(op: Any, dtype: torch.dtype, count: int, symbolic: bool = False) -> str:
+def check(
+    op: Any, dtype: torch.dtype, count: int, symbolic: bool = False, device: str = "cpu"
+) -> str:
     """What is wrong with the operator for this dtype; empty when nothing is."""
-    given = samples(op, dtype, count)
+    given = samples(op, dtype, count, device)
     if not given:
         return ""
     undefined = "empty" in op.name
@@ -156,14 +161,14 @@ def _in_double(function: Callable[..., object], sample: Any, dtype: torch.dtype)
     return None if isinstance(result, Exception) else result
 
 
-def _work(inbox: Any, outbox: Any, count: int, symbolic: bool) -> None:
+def _work(inbox: Any, outbox: Any, *how: Any) -> None:
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, _too_slow)
     while (job := inbox.get()) is not None:
         index, name = job
         signal.alarm(SECONDS)
         try:
-            found = check(op_db[index], getattr(torch, name), count, symbolic)
+            found = check(op_db[index], getattr(torch, name), *how)
         except Exception as error:  # noqa: BLE001 - the database's own functions may fail
             found = f"SKIP {_short(error)}"
         signal.alarm(0)
@@ -174,15 +179,14 @@ def _too_slow(*_: object) -> None:
     raise TimeoutError("too slow")
 
 
-def results(jobs: list[tuple[int, str]], count: int, symbolic: bool = False) -> Iterator[Result]:
-    """Verdicts as they come."""
+def results(jobs: list[tuple[int, str]], *how: Any) -> Iterator[Result]:
+    """Verdicts as they come; ``how`` are the last arguments of ``check``."""
     context = multiprocessing.get_context("spawn")
     inbox, outbox = context.Queue(), context.Queue()
     worker = None
     for index, name in jobs:
         if worker is None:
-            given = (inbox, outbox, count, symbolic)
-            worker = context.Process(target=_work, args=given, daemon=True)
+            worker = context.Process(target=_work, args=(inbox, outbox, *how), daemon=True)
             worker.start()
         inbox.put((index, name))
         found = "CRASH the interpreter died"
@@ -203,14 +207,22 @@ def results(jobs: list[tuple[int, str]], count: int, symbolic: bool = False) -> 
         worker.join(5)
 
 
-def jobs(only: str = "", dtypes: tuple[str, ...] = DTYPES) -> list[tuple[int, str]]:
-    """The operators that support each dtype on the CPU."""
+def jobs(
+    only: str = "", dtypes: tuple[str, ...] = DTYPES, device: str = "cpu"
+) -> list[tuple[int, str]]:
+    """The operators that support each dtype on the device."""
     return [
         (index, name)
         for index, op in enumerate(op_db)
         for name in dtypes
-        if re.search(only, op.name) and getattr(torch, name) in op.supported_dtypes("cpu")
+        if re.search(only, op.name) and getattr(torch, name) in op.supported_dtypes(device)
     ]
+
+
+def part_of(jobs: list[Any], part: str) -> list[Any]:
+    """Every ``n``-th of the jobs from the ``i``-th on, where ``part`` is ``"i/n"``."""
+    first, step = map(int, part.split("/"))
+    return jobs[first - 1 :: step]
 
 
 def main() -> int:
@@ -221,10 +233,14 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--symbolic", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--part", default="1/1")
     options = parser.parse_args()
-    todo = jobs(options.only, tuple(options.dtypes.split(",")))
+    found = jobs(options.only, tuple(options.dtypes.split(",")), options.device)
+    todo = part_of(found, options.part)
+    how = options.samples, options.symbolic, options.device
     totals: dict[str, int] = {}
-    for label, dtype, verdict, detail in results(todo, options.samples, options.symbolic):
+    for label, dtype, verdict, detail in results(todo, *how):
         totals[verdict] = totals.get(verdict, 0) + 1
         if verdict != "right":
             print(f"{verdict} {label} {dtype}: {detail}", flush=True)

@@ -2,6 +2,8 @@
 
     python op_gradients.py [--only REGEX] [--samples 2] [--dtype float32] [--seconds 3600]
     ... --symbolic           sizes that are symbols: dynamic=True
+    ... --device cuda        instead of the CPU
+    ... --part 3/12          the third of twelve parts, of as many processes
     ... --together           one compiled function for all samples: what changes between calls
 
 What is not right must stand in ``op_gradients.json`` with a reason. Exit status 1 when something is
@@ -26,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torchsmith
-from op_database import difference, op_db
+from op_database import difference, op_db, part_of
 from torch.utils import _pytree as pytree
 
 LISTED: dict[str, str] = json.loads(Path(__file__).with_suffix(".json").read_text())
@@ -47,8 +49,7 @@ def gradients(function: Callable[..., object], sample: Any) -> object:
         outputs = [y for y in pytree.tree_leaves(result) if _differentiable(y)]
         generator = torch.Generator().manual_seed(2)
         tangents = [
-            torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y.dtype)
-            for y in outputs
+            torch.rand(y.shape, generator=generator, dtype=torch.float64).to(y) for y in outputs
         ]
         found = torch.autograd.grad(outputs, leaves, tangents, allow_unused=True) if outputs else ()
     except Exception as error:  # noqa: BLE001 - compared with the other one's
@@ -62,11 +63,16 @@ def _differentiable(x: object) -> bool:
 
 
 def check(
-    op: Any, dtype: torch.dtype, count: int, symbolic: bool = False, together: bool = False
+    op: Any,
+    dtype: torch.dtype,
+    count: int,
+    symbolic: bool = False,
+    together: bool = False,
+    device: str = "cpu",
 ) -> str:
     """What is wrong with the gradients of an operator; empty when nothing is."""
     torch.manual_seed(0)
-    given = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=True), count))
+    given = list(itertools.islice(op.sample_inputs(device, dtype, requires_grad=True), count))
     compiled = None
     for number, sample in enumerate(given):
         want = gradients(op.op, sample)
@@ -99,15 +105,15 @@ def _wide(x: object, wide: Callable[[Any], Any]) -> object:
     return made
 
 
-def jobs(only: str = "", dtype: torch.dtype = torch.float32) -> list[int]:
-    """The operators that have a derivative for ``dtype`` on the CPU."""
+def jobs(only: str = "", dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[int]:
+    """The operators that have a derivative for ``dtype`` on the device."""
     return [
         index
         for index, op in enumerate(op_db)
         if re.search(only, op.name)
         and op.supports_autograd
-        and dtype in op.supported_backward_dtypes("cpu")
-        and dtype in op.supported_dtypes("cpu")
+        and dtype in op.supported_backward_dtypes(device)
+        and dtype in op.supported_dtypes(device)
     ]
 
 
@@ -120,13 +126,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--symbolic", action="store_true")
     parser.add_argument("--together", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--part", default="1/1")
     parser.add_argument("--from", type=int, default=0, dest="first", help="skip so many operators")
     options = parser.parse_args()
     end = time.time() + options.seconds
     warnings.simplefilter("ignore")
     totals: dict[str, int] = {}
     unexplained = 0
-    numbers = jobs(options.only, getattr(torch, options.dtype))[options.first :]
+    numbers = jobs(options.only, getattr(torch, options.dtype), options.device)
+    numbers = part_of(numbers, options.part)[options.first :]
     for done, index in enumerate(numbers):
         if time.time() > end:
             print(f"stopped before operator {options.first + done}")
@@ -139,6 +148,7 @@ def main() -> int:
                 options.samples,
                 options.symbolic,
                 options.together,
+                options.device,
             )
         except Exception as error:  # noqa: BLE001 - the database's own functions may fail
             found = f"SKIP {type(error).__name__}: {str(error)[:150]}"
