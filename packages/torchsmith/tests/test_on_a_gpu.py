@@ -60,8 +60,15 @@ def of_biases(x, weight):
     return F.conv_transpose2d(x.sin(), kernel.expand(8, 8, 2, 2), weight, stride=2)
 
 
+def of_labels(x, weight):
+    kernel = (weight[:, None, None, None] * weight[None, :, None, None]).expand(8, 8, 3, 3)
+    x = F.conv2d(F.conv2d(x, kernel, padding=1).relu(), kernel, padding=1)
+    labels = torch.arange(240, device=x.device).view(4, 12, 5) % 8
+    return F.cross_entropy(x, labels) + F.cross_entropy(x, labels, reduction="none").square()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("fn", [of_packed_rows, of_biases])
+@pytest.mark.parametrize("fn", [of_packed_rows, of_biases, of_labels])
 def test_against_float64(fn, dtype):
     torch.manual_seed(0)
     x = torch.randn(4, 8, 12, 5, device="cuda").to(dtype)

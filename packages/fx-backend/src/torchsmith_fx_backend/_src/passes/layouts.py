@@ -37,8 +37,11 @@ CONVOLUTION_BACKWARD = aten.convolution_backward.default
 _LAST = torch.channels_last
 _FAR = 16  # between the first and the last tap; all less were measured to be fast
 _FEWEST = 2  # convolutions: a single one gains what the copies around it cost
-# What these compute depends on the strides of their operands, or the kernel that they choose does.
-_BOUND = frozenset({aten.as_strided.default, aten.view.dtype, ATTENTION})
+# What these compute depends on the strides of their operands, or the kernel that they choose does,
+# or whether they take them at all.
+_BOUND = frozenset(
+    {aten.as_strided.default, aten.view.dtype, aten.nll_loss2d_backward.default, ATTENTION}
+)
 
 
 @dataclass(frozen=True)

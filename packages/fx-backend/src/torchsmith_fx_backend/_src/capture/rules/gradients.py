@@ -352,6 +352,7 @@ def _bce(
 
 
 @rule(aten.nll_loss_backward.default)
+@rule(aten.nll_loss2d_backward.default)
 def _nll(
     m: Mode,
     grad: Tensor,
@@ -362,9 +363,10 @@ def _nll(
     ignored: int,
     weights: Tensor,
 ) -> Any:
-    if not _plain(x) or x.dim() != 2 or target.dtype is not torch.int64 or grad.dtype != x.dtype:
+    if not _plain(x) or x.dim() < 2 or target.dtype is not torch.int64 or grad.dtype != x.dtype:
         return NotImplemented
-    classes = counting(m, x.shape[1], x.device)
+    per_class = [x.shape[1]] + [1] * (x.dim() - 2)
+    classes = view(m, counting(m, x.shape[1], x.device), per_class)
     column = m.tensor(aten.unsqueeze.default, target, 1)
     hit = m.tensor(aten.eq.Tensor, classes, column)
     hit = m.tensor(aten.logical_and.default, hit, m.tensor(aten.ne.Scalar, column, ignored))
@@ -374,7 +376,7 @@ def _nll(
     elif reduction == 1:
         slope = div(m, slope, up(m, weights))
     if weight is not None:
-        slope = mul(m, slope, up(m, weight))
+        slope = mul(m, slope, view(m, up(m, weight), per_class))
     return to(m, where(m, hit, slope, scalar(m, 0.0, slope)), x.dtype)
 
 
