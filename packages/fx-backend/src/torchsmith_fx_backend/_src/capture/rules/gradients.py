@@ -248,18 +248,22 @@ def _group_norm(
     column = [batch, groups, 1, 1]
     scale = view(m, up(m, rstd), column)
     centred = mul(m, sub(m, wide, view(m, up(m, mean), column)), scale)
+    # Each channel of each image is summed once, for the parameters and for the groups.
+    sums = total(m, mul(m, slope, centred), [3]), total(m, slope, [3])
     results: list[Tensor | None] = [None, None, None]
     if mask[0]:
-        inside = slope
+        along, average = sums
         if weight is not None:
-            inside = mul(m, slope, view(m, up(m, weight), [1, groups, channels // groups, 1]))
-        whole = _through_norm(m, inside, centred, scale, [2, 3], channels // groups * area)
+            per_channel = view(m, up(m, weight), [1, groups, channels // groups, 1])
+            slope, along, average = (mul(m, x, per_channel) for x in (slope, along, average))
+        number = channels // groups * area
+        along, average = (div(m, total(m, x, [2]), number) for x in (along, average))
+        whole = mul(m, sub(m, sub(m, slope, average), mul(m, centred, along)), scale)
         results[0] = to(m, view(m, whole, list(x.shape)), x.dtype)
     kind = x.dtype if weight is None else weight.dtype
-    for place in (1, 2):
+    for place, each in enumerate(sums, start=1):
         if mask[place]:
-            own = total(m, mul(m, slope, centred) if place == 1 else slope, [0, 3], False)
-            results[place] = to(m, view(m, own, [channels]), kind)
+            results[place] = to(m, view(m, total(m, each, [0]), [channels]), kind)
     return tuple(results)
 
 
