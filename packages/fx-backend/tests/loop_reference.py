@@ -233,7 +233,7 @@ def _store(flat: torch.Tensor, where: torch.Tensor, x: torch.Tensor, mode: Store
     if mode in _MEETING:
         flat.scatter_reduce_(0, where, x, _MEETING[mode])
     else:
-        flat.index_put_((where,), x, accumulate=mode is StoreMode.ADD)
+        flat.index_put_((where,), x, accumulate=mode in (StoreMode.ADD, StoreMode.SUM))
 
 
 FAULTS: dict[str, type[Exception]] = {"IndexError": IndexError, "RuntimeError": RuntimeError}

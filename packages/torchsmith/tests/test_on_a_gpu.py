@@ -67,8 +67,16 @@ def of_labels(x, weight):
     return F.cross_entropy(x, labels) + F.cross_entropy(x, labels, reduction="none").square()
 
 
+def of_sums(x, weight):
+    where = torch.arange(480, device=x.device) * 7 % 8
+    rows = x.permute(1, 0, 2, 3).flatten(1)[where]
+    sums = torch.zeros_like(rows[:12]).index_add(0, where % 12, rows.sin())
+    at = where[:12, None].expand(-1, 240) + torch.arange(12, device=x.device)[:, None] % 4
+    return sums.scatter_add(0, at, sums * 2) * weight[where].sum()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("fn", [of_packed_rows, of_biases, of_labels])
+@pytest.mark.parametrize("fn", [of_packed_rows, of_biases, of_labels, of_sums])
 def test_against_float64(fn, dtype):
     torch.manual_seed(0)
     x = torch.randn(4, 8, 12, 5, device="cuda").to(dtype)

@@ -198,3 +198,40 @@ def test_what_stays_is_free_where_eager_does_not_say(monkeypatch):
         modes[ordered] = {n.mode for k in kernels(plan) for n in k.body if hasattr(n, "mode")}
     assert modes[False] == {StoreMode.SET}
     assert modes[True] == {StoreMode.SET, StoreMode.LAST}
+
+
+SUMS = {
+    "index_add": lambda x, k, s: x.index_add(0, k[:, 0], s, alpha=2),
+    "scatter_add": lambda x, k, s: x.scatter_add(0, k, s),
+    "scatter_reduce": lambda x, k, s: x.scatter_reduce(0, k, s, "sum"),
+    "index_put": lambda x, k, s: x.index_put((k[:, 0],), s, accumulate=True),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("name", SUMS)
+def test_a_gpu_adds_in_any_order_where_eager_does(name, dtype):
+    """On a device that is no CPU, at more points than may follow each other there."""
+    fn, many = SUMS[name], 100
+    index = (torch.arange(many * 5).view(many, 5) * 7 % 6).to("meta")
+    args = [X.to("meta", dtype), index, torch.ones(many, 5, device="meta", dtype=dtype)]
+    for ordered in (False, True):
+        torch.use_deterministic_algorithms(ordered)
+        try:
+            plan = _plan(fn, args)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        modes = {n.mode for k in kernels(plan) for n in k.body if hasattr(n, "mode")}
+        at_once = not ordered and dtype is not torch.int8
+        assert (StoreMode.SUM in modes) == at_once == (not externs(plan))
+        for kernel in kernels(plan):
+            assert not meeting_stores(kernel) and read_kernel(print_kernel(kernel)) == kernel
+
+
+def test_sums_in_any_order_are_of_all_points():
+    text = ROWS.format(read="4 * i0 + i1", place="5 * at(v1) + i2", mode="sum")
+    index, source, out = torch.arange(12) % 3, torch.arange(60.0), torch.ones(30)
+    kernel = read_kernel(text)
+    evaluate(kernel, [index, source, out])
+    wanted = torch.ones(6, 5).index_add(0, index, source.view(12, 5))
+    torch.testing.assert_close(out.view(6, 5), wanted)

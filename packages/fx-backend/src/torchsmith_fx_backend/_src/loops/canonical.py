@@ -29,7 +29,6 @@ from torchsmith_fx_backend._src.loops.ir import (
     ScalarArg,
     Scan,
     Store,
-    StoreMode,
 )
 from torchsmith_fx_backend._src.loops.nest import Member, Nest, substitute_node
 from torchsmith_fx_backend._src.loops.sizes import Info, estimate
@@ -144,7 +143,7 @@ def finish(nest: Nest, stores: Sequence[tuple[int, Member, Info]]) -> Draft:
     accesses = _accesses(body, inner)
     where = (ReduceOp.ARGMAX, ReduceOp.ARGMIN)
     fixed = any(type(n) is Scan or (type(n) is Reduce and n.op in where) for n in body)
-    meeting = any(member.mode is not StoreMode.SET for _, member, _ in stores)
+    meeting = any(member.mode.ordered for _, member, _ in stores)
     outer = outer if meeting else _ordered(accesses, outer)
     inner = inner if fixed else _ordered(accesses, inner)
     outer, body = _merge(body, sizes, outer)

@@ -270,15 +270,21 @@ class Scan:
 
 
 class StoreMode(Enum):
-    """What a store does with what is there. But for ``SET`` points may meet at one offset: they
-    come in row-major order of the iteration space. A bool counts as a number of one bit."""
+    """What a store does with what is there. Points that meet at one offset come in row-major order
+    of the iteration space if the mode is ``ordered``. A bool counts as a number of one bit."""
 
     SET = "set"  # which point's value stays is not said
+    SUM = "sum"  # added in any order: numbers that a GPU adds in one step
     LAST = "last"  # the last point's value stays
     ADD = "add"  # rounded to the buffer's dtype after each point
     MUL = "mul"
     MAX = "max"  # propagates NaN
     MIN = "min"  # propagates NaN
+
+    @property
+    def ordered(self) -> bool:
+        """Whether what stays depends on the order in which points come."""
+        return self not in (StoreMode.SET, StoreMode.SUM)
 
 
 @dataclass(frozen=True, slots=True)

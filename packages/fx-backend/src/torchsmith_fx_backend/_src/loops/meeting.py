@@ -25,7 +25,7 @@ COMBINED = {
 def meeting_stores(kernel: Kernel) -> list[int]:
     """Positions of the stores at which points may meet, in an order that counts."""
     stores = enumerate(kernel.body)
-    return [i for i, n in stores if isinstance(n, Store) and n.mode is not StoreMode.SET]
+    return [i for i, n in stores if isinstance(n, Store) and n.mode.ordered]
 
 
 def owned_axes(kernel: Kernel) -> list[int]:

@@ -50,7 +50,7 @@ class Member:
     @property
     def meets(self) -> bool:
         """Whether points may write the same element, in an order that counts."""
-        return self.mode is not StoreMode.SET
+        return self.mode.ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Nest(Builder):
         reads: dict[fx.Node, None] = {}
         body = self.graph.body(node)
         if isinstance(rule, Scatter):
-            if self.reduced or (body.mode is not StoreMode.SET and not self.in_order(at)):
+            if self.reduced or (body.mode.ordered and not self.in_order(at)):
                 return None
             reads[self.graph.base(node)] = None  # which must be there before
         if not self._reaches(body, at, reads, set()):

@@ -2,8 +2,8 @@
 
 Each walks what is written (the source, or the index) and says where a point goes. What is written
 into is a copy that the graph holds already (see ``passes.ScatterTargets``). On the CPU points that
-meet follow each other as in eager mode. Elsewhere eager mode does not say which of them stays,
-unless deterministic algorithms are asked for.
+meet follow each other as in eager mode. Elsewhere eager mode does not say which of them stays, nor
+in which order sums are taken, unless deterministic algorithms are asked for.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from torchsmith_fx_backend._src.loops.values import GraphValues
 
 aten = torch.ops.aten
 _PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
+_REDUCING = (aten.scatter.reduce, aten.scatter.value_reduce, aten.scatter_reduce.two)
 
 MOST_MEETING = 64  # points, one after the other, that a thread of a GPU walks
+ADDED_AT_ONCE = (torch.float32, torch.float64, torch.int32, torch.int64)  # by a GPU's memory
 _REDUCES = {
     "sum": StoreMode.ADD,
     "add": StoreMode.ADD,
@@ -71,6 +73,8 @@ def _parallel(node: fx.Node) -> bool:
     assert target is not None
     if target.device.type == "cpu" or (_keeps_one(node) and not _ordered(target.device)):
         return True
+    if in_any_order(node) and target.dtype in ADDED_AT_ONCE:
+        return True
     if node.target in _PUTS:
         indices = node.args[1]
         assert isinstance(indices, (list, tuple))
@@ -93,6 +97,21 @@ def _keeps_one(node: fx.Node) -> bool:
     return node.target in (*known, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 
 
+def _adds(node: fx.Node) -> bool:
+    """Whether the values of points that meet are added up."""
+    if node.target in _PUTS:
+        return bool(argument(node, 3, "accumulate", False))
+    if node.target in _REDUCING:
+        return _REDUCES.get(str(argument(node, 4, "reduce"))) is StoreMode.ADD
+    return node.target in (aten.index_add.default, aten.scatter_add.default)
+
+
+def in_any_order(node: fx.Node) -> bool:
+    """Whether eager mode adds up what meets, and does not say in which order."""
+    target = _value(node, 0)
+    return target is not None and _adds(node) and not _ordered(target.device)
+
+
 def _ordered(device: torch.device) -> bool:
     """Whether eager mode says which value stays."""
     return device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
@@ -113,6 +132,11 @@ def _kept(p: Point) -> StoreMode:
     """How the values of points that meet are told apart when only one can stay."""
     ordered = _ordered(p.body.graph.info(p.node).device)
     return StoreMode.LAST if ordered else StoreMode.SET
+
+
+def _added(p: Point) -> StoreMode:
+    at_once = p.dtype in ADDED_AT_ONCE and in_any_order(p.node)
+    return StoreMode.SUM if at_once else StoreMode.ADD
 
 
 def _source(p: Point, source: object) -> Value:
@@ -154,7 +178,7 @@ def _index_add(p: Point) -> Written:
     alpha = argument(p.node, 4, "alpha", 1)
     if alpha != 1:
         value = value * p.read(alpha, p.dtype)
-    return Written(value, at, StoreMode.ADD)
+    return Written(value, at, _added(p))
 
 
 def _index_copy(p: Point) -> Written:
@@ -192,7 +216,7 @@ for _target in (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor):
 
 def _scatter(p: Point) -> Written:
     reduce = argument(p.node, 4, "reduce")
-    mode = _kept(p) if reduce is None else _REDUCES[str(reduce)]
+    mode = _added(p) if _adds(p.node) else _kept(p) if reduce is None else _REDUCES[str(reduce)]
     return Written(_source(p, p.node.args[3]), _along(p, p.at, "RuntimeError"), mode)
 
 
@@ -204,13 +228,13 @@ def _reduces(node: fx.Node) -> bool:
 
 for _target in (aten.scatter.src, aten.scatter.value):
     register(_target, _scatter_rule(_like(2), _scatter, _one_dtype))
-for _target in (aten.scatter.reduce, aten.scatter.value_reduce, aten.scatter_reduce.two):
+for _target in _REDUCING:
     register(_target, _scatter_rule(_like(2), _scatter, _reduces))
 
 
 def _scatter_add(p: Point) -> Written:
     at = _along(p, p.at, "RuntimeError")
-    return Written(_source(p, p.node.args[3]), at, StoreMode.ADD)
+    return Written(_source(p, p.node.args[3]), at, _added(p))
 
 
 register(aten.scatter_add.default, _scatter_rule(_like(2), _scatter_add, _one_dtype))
@@ -245,8 +269,8 @@ def _put(p: Point) -> Written:
     assert isinstance(indices, (list, tuple)) and isinstance(values, fx.Node)
     value = p.read(values, p.dtype)
     at = indexed(p, p.shape, indices, p.at)
-    adds = argument(p.node, 3, "accumulate", False)
-    return Written(value.cast(compute_dtype(p.dtype)), at, StoreMode.ADD if adds else _kept(p))
+    mode = _added(p) if _adds(p.node) else _kept(p)
+    return Written(value.cast(compute_dtype(p.dtype)), at, mode)
 
 
 def _puts(node: fx.Node) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops.registry import Pointwise, Scatter, argument, rule_for
-from torchsmith_fx_backend._src.loops.scatters import takes_alone
+from torchsmith_fx_backend._src.loops.scatters import in_any_order, takes_alone
 from torchsmith_fx_backend._src.passes.base import (
     Pass,
     insert,
@@ -32,7 +32,7 @@ class ScatterTargets(Pass):
 
     def run(self, graph: fx.Graph) -> None:
         for node in list(graph.nodes):
-            if node.op == "call_function" and node.target in _REWRITES:
+            if node.op == "call_function" and node.target in _REWRITES and _on_cpu(node):
                 _rewrite(graph, node, _REWRITES[node.target])
         for node in list(graph.nodes):
             if node.op == "call_function" and node.target in _SOURCES:
@@ -42,11 +42,13 @@ class ScatterTargets(Pass):
                 _give_target(graph, node)
 
 
+def _on_cpu(node: fx.Node) -> bool:
+    return bool(node.meta["val"].device.type == "cpu")
+
+
 def _rewrite(
     graph: fx.Graph, node: fx.Node, rewrite: Callable[[fx.Graph, fx.Node], fx.Node | None]
 ) -> None:
-    if node.meta["val"].device.type != "cpu":
-        return
     with graph.inserting_before(node):
         new = rewrite(graph, node)
     if new is not None and same_layout(new.meta["val"], node.meta["val"]):
@@ -54,10 +56,13 @@ def _rewrite(
 
 
 def _widened(graph: fx.Graph, node: Any) -> fx.Node | None:
-    """Sums and products in low precision are rounded once, not at each point."""
+    """Sums and products in low precision are rounded once, not at each point; a GPU's memory adds
+    no others."""
     dtype = node.meta["val"].dtype
     low = dtype in (torch.bfloat16, torch.float16)
-    if not low or not isinstance(rule_for(node), Scatter) or not _accumulates(node):
+    if not low or not _accumulates(node):
+        return None
+    if not (isinstance(rule_for(node), Scatter) if _on_cpu(node) else in_any_order(node)):
         return None
     args: list[Any] = list(node.args)
     for position in (0, _SOURCES[node.target]):

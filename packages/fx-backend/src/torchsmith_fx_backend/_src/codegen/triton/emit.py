@@ -43,6 +43,7 @@ from torchsmith_fx_backend._src.loops.ir import (
     Reduce,
     ScalarArg,
     Store,
+    StoreMode,
 )
 from torchsmith_fx_backend._src.loops.meeting import COMBINED
 from torchsmith_fx_backend._src.loops.verify import full_values, uses
@@ -368,6 +369,9 @@ class Emitter:
         value = self._value(node.value)
         if self.lanes[node.value] == frozenset():
             value = f"tl.broadcast_to({value}, {self._shape(level)})"
+        if node.mode is StoreMode.SUM:
+            self._say(f"tl.atomic_add({address}, {value}{masked}, sem='relaxed')")
+            return
         if node.mode in COMBINED:
             value = self._combined(node, f"tl.load({address}{masked})", value)
         self._say(f"tl.store({address}, {value}{masked})")
