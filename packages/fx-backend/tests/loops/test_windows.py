@@ -7,7 +7,7 @@ from plans import check, externs, kernels
 from torch import fx
 from torchsmith_fx_backend import compile_graph
 from torchsmith_fx_backend._src.loops.ir import Load
-from torchsmith_fx_backend._src.schedule import facts
+from torchsmith_fx_backend._src.schedule import inlining
 
 X = torch.randn(2, 3, 8, 9)
 HOLES = X.clone()
@@ -137,7 +137,7 @@ def test_convolutions_of_each_channel_with_a_row_of_its_own(name, dtype):
 def test_what_reads_a_part_of_rows_on_a_gpu_computes_it(monkeypatch):
     x, w, b = torch.randn(2, 3, 14), torch.randn(3, 1, 4), torch.randn(3)
     assert len(kernels(check(ROWS["padded"], x, w, b))) == 2
-    monkeypatch.setattr(facts, "FAST", frozenset({"cpu"}))
+    monkeypatch.setattr(inlining, "FAST", frozenset({"cpu"}))
     assert len(kernels(check(ROWS["padded"], x, w, b))) == 1
 
 

@@ -10,7 +10,7 @@ from torch._decomp import core_aten_decompositions
 from torchsmith_fx_backend._src.codegen.triton.config import can_split
 from torchsmith_fx_backend._src.loops.index import const
 from torchsmith_fx_backend._src.loops.ir import Op, Reduce
-from torchsmith_fx_backend._src.schedule import facts, fuse, schedule_graph, serial
+from torchsmith_fx_backend._src.schedule import fuse, inlining, schedule_graph, serial
 from torchsmith_fx_backend._src.schedule.plan import Launch
 
 DECOMPOSED = core_aten_decompositions()
@@ -295,7 +295,7 @@ def test_columns_that_leave_a_gpu_idle_are_not_walked_twice(monkeypatch):
     images = [torch.randn(4, 8, 12, 12) for _ in range(10)]
     last = [x.contiguous(memory_format=torch.channels_last) for x in images]
     monkeypatch.setattr(serial, "COLUMNS", {"cpu": (128, 512)})
-    monkeypatch.setattr(facts, "FAST", frozenset({"cpu"}))
+    monkeypatch.setattr(inlining, "FAST", frozenset({"cpu"}))
     for fn, number in ((normal, 1), (chain, 2), (many, 10)):
         rows = kernels(check(fn, *images[:number], tolerance=1e-3))
         assert not all(map(can_split, rows))

@@ -9,7 +9,7 @@ from plans import kernels, run_plan, trace
 from torch import fx
 from torchsmith_fx_backend import smith
 from torchsmith_fx_backend._src.loops.ir import Load, Store
-from torchsmith_fx_backend._src.schedule import facts
+from torchsmith_fx_backend._src.schedule import facts, inlining
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.plan import Allocate, ExternCall
 from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, plan_with, schedule_graph
@@ -210,7 +210,7 @@ def many_inputs(*parts):
 def test_many_parts_are_not_told_apart_at_each_point(fn, most, monkeypatch):
     """They are stored where they belong, or aten puts them there. Those that must be stored are
     also where a kernel could tell them apart."""
-    monkeypatch.setattr(facts, "FAST", {"cpu"})
+    monkeypatch.setattr(inlining, "FAST", {"cpu"})
     monkeypatch.setattr(facts, "FEW_PARTS", 4)
     monkeypatch.setattr(facts, "MANY_PARTS", most)
     inputs = list(torch.randn(9 if fn is many_inputs else 2, 4, 16, 24))

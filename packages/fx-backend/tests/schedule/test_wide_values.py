@@ -1,15 +1,17 @@
 """Wide values of narrow operands are computed again on a GPU where that saves most of the bytes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from plans import kernels, run_plan, trace
 from torchsmith_fx_backend._src.loops.ir import Op
-from torchsmith_fx_backend._src.schedule import facts
+from torchsmith_fx_backend._src.schedule import inlining, scheduler
 from torchsmith_fx_backend._src.schedule.facts import Facts
 from torchsmith_fx_backend._src.schedule.memory import eager_peak
 from torchsmith_fx_backend._src.schedule.plan import Allocate
-from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, plan_with
+from torchsmith_fx_backend._src.schedule.scheduler import POLICIES, Policy, plan_with
 
 LOW = torch.bfloat16
 
@@ -20,6 +22,14 @@ def gate(x, w):
     open_ = torch.sigmoid(wide)
     y = (wide * open_).to(LOW) @ w
     return (y.double() * open_ * (1 + wide * (1 - open_))).to(LOW)
+
+
+def narrow(x, w):
+    """The same in float32, which is half as wide only."""
+    wide = x.float() * 2 + 1
+    open_ = torch.sigmoid(wide)
+    y = (wide * open_).to(LOW) @ w
+    return (y.float() * open_ * (1 + wide * (1 - open_))).to(LOW)
 
 
 def sums(x, w):
@@ -41,11 +51,11 @@ def normed(x, w):
     return (y.float().view_as(centred) * centred).sum((1, 2)), (centred * 3).sum(2)
 
 
-PROGRAMS = [gate, sums, picked, normed]
+PROGRAMS = [gate, narrow, sums, picked, normed]
 
 
 def planned(fn, given, monkeypatch, fast):
-    monkeypatch.setattr(facts, "FAST", frozenset({"cpu"} if fast else ()))
+    monkeypatch.setattr(inlining, "FAST", frozenset({"cpu"} if fast else ()))
     gm = trace(fn, *given)
     peak, plan = plan_with(Facts(gm), POLICIES[0])
     return peak, plan, eager_peak(Facts(gm))
@@ -53,7 +63,7 @@ def planned(fn, given, monkeypatch, fast):
 
 def wide_bytes(plan):
     made = [s.layout for s in plan.steps if isinstance(s, Allocate)]
-    return sum(1 for one in made if one.dtype is torch.float64 and len(one.size) > 1)
+    return sum(1 for one in made if one.dtype.itemsize > 2 and len(one.size) > 1)
 
 
 def alike(x, w):
@@ -75,11 +85,32 @@ def test_values_stay_and_peaks_do_not_rise(fn, monkeypatch):
             torch.testing.assert_close(run_plan(each, inputs), wanted, rtol=0.03, atol=0.03)
 
 
-def test_no_wide_value_waits_for_a_product(monkeypatch):
+@pytest.mark.parametrize("fn", [gate, narrow])
+def test_no_wide_value_waits_for_a_product(fn, monkeypatch):
     given = [torch.randn(64, 64).to(LOW), torch.randn(64, 64).to(LOW)]
-    before, plain, _ = planned(gate, given, monkeypatch, fast=False)
-    after, plan, _ = planned(gate, given, monkeypatch, fast=True)
+    before, plain, _ = planned(fn, given, monkeypatch, fast=False)
+    after, plan, _ = planned(fn, given, monkeypatch, fast=True)
     assert after < before and wide_bytes(plan) == 0 < wide_bytes(plain)
+
+
+def test_a_wide_value_waits_where_its_operand_would_hold_too_much(monkeypatch):
+    """The peak of what is computed again comes first, and what is left out when it is too high."""
+    monkeypatch.setattr(inlining, "FAST", frozenset({"cpu"}))
+    gm = trace(narrow, torch.randn(64, 64).to(LOW), torch.randn(64, 64).to(LOW))
+    facts = Facts(gm)
+    again, once = (plan_with(Facts(gm, again=a), Policy(again=a)) for a in (True, False))
+    assert facts.computes_again and wide_bytes(again[1]) == 0 < wide_bytes(once[1])
+    tried = []
+    monkeypatch.setattr(scheduler, "eager_peak", lambda facts: -scheduler.SLACK)
+    monkeypatch.setattr(
+        scheduler, "plan_with", lambda facts, p, limit: tried.append(p) or plan_with(facts, p)
+    )
+    scheduler.schedule_graph(gm)
+    assert [p.again for p in tried] == [True] + [False] * (len(tried) - 1) and len(tried) > 4
+    tried.clear()
+    monkeypatch.setattr(inlining, "FAST", frozenset())
+    scheduler.schedule_graph(gm)
+    assert len(tried) == len({replace(p, again=True) for p in tried})
 
 
 def test_operands_that_are_as_wide_are_stored_as_before(monkeypatch):

@@ -17,7 +17,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src import keyed
 from torchsmith_fx_backend._src.loops import index as ix
-from torchsmith_fx_backend._src.loops.body import Body, Read, lower
+from torchsmith_fx_backend._src.loops.body import Body, lower
 from torchsmith_fx_backend._src.loops.index import Index
 from torchsmith_fx_backend._src.loops.ir import Scan
 from torchsmith_fx_backend._src.loops.pieces import MANY_PIECES
@@ -41,6 +41,14 @@ from torchsmith_fx_backend._src.loops.sizes import (
     tensor_info,
 )
 from torchsmith_fx_backend._src.loops.views import PIECE, SPLITS
+from torchsmith_fx_backend._src.schedule import inlining
+from torchsmith_fx_backend._src.schedule.inlining import (
+    JOINED,
+    MOVED_COST,
+    MUCH_LARGER,
+    PADDED_COST,
+    WINDOW_COST,
+)
 from torchsmith_fx_backend._src.schedule.library import library_is_faster
 from torchsmith_fx_backend._src.schedule.places import Place, places
 
@@ -60,20 +68,8 @@ SUPPORTED = frozenset(
         torch.bool,
     }
 )
-INLINE_COST = 9  # simple operations that may be done again rather than stored
-NARROW_COST = 40  # the same where its operands are much narrower, on FAST devices
-FAST = frozenset({"cuda"})
-MOVED_COST = 40  # the same for a node whose one reader moves its elements
-JOINED_COST = 160  # the same for all pieces of a concatenation, on FAST devices
 FEW_PARTS, MANY_PARTS = 8, 48  # of a concatenation: cost nothing, and need too many registers
-PADDED_COST = 400  # the same where it does so only to leave a little room at an end
 DEEPEST = 80  # what a reader computes of a chain of parts put into one tensor, one by one
-WINDOW_COST = 27  # the same for all that windows do again of a node which several of them read
-SMALL_COST = 16  # the same for a node that is small beside its readers ...
-MUCH_LARGER = 8  # ... by this factor
-SMALL_VECTOR = 1 << 12  # elements; of what has more, each point of a reader may be another
-SLACK = 16  # reading so small a part more is nothing against a store
-FEW_REPEATS = 4  # how often a node is computed over when its one reader repeats it
 SHORT_SCAN, FEW_SCANS = 4096, 64  # rows that are longer and fewer leave a GPU idle
 COPY = aten.copy_.default
 COPY_INTO = Pointwise(copy_into)
@@ -89,7 +85,6 @@ WHOLE_VIEWS = frozenset(
         aten.permute.default,
     }
 )
-JOINED = frozenset({aten.cat.default, aten.stack.default})
 _BATCH_NORM = aten.native_batch_norm.default
 GEMMS = frozenset(
     {
@@ -111,6 +106,7 @@ class Facts:
         refused: frozenset[fx.Node] = frozenset(),
         bodies: dict[fx.Node, Body | None] | None = None,
         inline: bool = True,
+        again: bool = True,
     ) -> None:
         self.gm = gm
         self.refused = refused
@@ -124,6 +120,7 @@ class Facts:
         self._cost: dict[fx.Node, int] = {}
         self._failing: set[fx.Node] = set()  # of those that are inlined
         self.inline: set[fx.Node] = set()
+        self.again, self.computes_again = again, False  # see ``inlining.saves_half``
         self.materialised: set[fx.Node] = set()
         self.called_views: set[fx.Node] = set()
         self._short: dict[fx.Node, fx.Node] = {}
@@ -147,7 +144,7 @@ class Facts:
         self.placed: dict[fx.Node, Place] = {}
         self.crowded: list[fx.Node] = []  # concatenations that aten does better
         for node in gm.graph.find_nodes(op="call_function", target=aten.cat.default):
-            most = MANY_PARTS if self.device(node).type in FAST else MANY_PIECES
+            most = MANY_PARTS if self.device(node).type in inlining.FAST else MANY_PIECES
             many = self.told_apart(node)
             least = 0 if many > most else 1 if node in self.materialised else many
             if self._rule[node] is None or not (many or least):
@@ -515,20 +512,22 @@ class Facts:
                 leaves.update(self._leaves[arg])
         if rule.moves and node.target not in JOINED and cost > DEEPEST:
             self.materialised.add(node)
-        if cost * self._windows_over(node) > WINDOW_COST:
+        if cost * inlining.windows_over(self, node) > WINDOW_COST:
             return
         cheap = rule.creation
         if not cheap and node not in self.materialised and not fails:
-            cheap = self._saves_memory(node, leaves, cost)
+            cheap = inlining.saves_memory(self, node, leaves, cost)
+            if not cheap and self.again and inlining.saves_half(self, node, leaves, cost):
+                cheap = self.computes_again = True
         if not cheap and node not in self.materialised:
-            cheap = self._small_beside_readers(node, cost, leaves)
+            cheap = inlining.small_beside_readers(self, node, cost, leaves)
         if fails:
             if cheap:
                 self._failing.add(node)
         elif not cheap and node not in self.materialised and cost <= MOVED_COST:
-            cheap = self._looked_up_only(node, size)
+            cheap = inlining.looked_up_only(self, node, size)
         alone = not fails and node not in self.materialised
-        limit = self._budget_in_reader(node) if alone else 0
+        limit = inlining.budget_in_reader(self, node) if alone else 0
         if limit and (not cheap or limit == PADDED_COST):
             tree = self._own_producers(node, limit)
             if tree is not None:
@@ -543,7 +542,7 @@ class Facts:
     def told_apart(self, node: fx.Node) -> int:
         """How many parts each point tells apart, if many; loops in C are cut between a few."""
         parts = len(node.all_input_nodes) if node.target in JOINED else 0
-        few = FEW_PARTS if self.device(node).type in FAST else MANY_PIECES
+        few = FEW_PARTS if self.device(node).type in inlining.FAST else MANY_PIECES
         return parts if parts > few else 0
 
     def _may_fail(self, node: fx.Node) -> bool:
@@ -565,22 +564,6 @@ class Facts:
             if not whole or not self.same_era(user, node):
                 return False
         return True
-
-    def _windows_over(self, node: fx.Node) -> float:
-        """How many points of one reader look at the same element of ``node``, on average, where
-        that is a window (pooling, resampling); 0 without such a reader."""
-        most = 0.0
-        for user in self.users(node):
-            rule = self._rule[user]
-            if isinstance(rule, View):
-                most = max(most, self._windows_over(user))
-            elif isinstance(rule, Pointwise | Reduction) and rule.window:
-                body, points = self.body(user), estimate(ix.product(self.space(user, rule)))
-                reads = sum(
-                    type(n) is Read and body.operands[n.operand] is node for n in body.nodes
-                )
-                most = max(most, reads * points / max(estimate(self.info(node).numel), 1))
-        return most
 
     def _behind(self, node: fx.Node) -> set[fx.Node]:
         """The node and what lies behind its operands."""
@@ -641,81 +624,6 @@ class Facts:
             moves = isinstance(rule, View) or (isinstance(rule, Pointwise) and rule.moves)
             found |= {(*place, user) if moves else place for place in known[user]}
         return frozenset(found)
-
-    def _saves_memory(self, node: fx.Node, leaves: Iterable[fx.Node], cost: int) -> bool:
-        """Whether reading the leaves again costs no more bytes than storing the node would; on a
-        GPU, where arithmetic is cheap beside them, it may take longer to save three in five."""
-        info = self.info(node)
-        many = cost > INLINE_COST
-        if many and (info.device.type not in FAST or cost > NARROW_COST):
-            return False
-        own, total = info.bytes(), sum(self.info(leaf).bytes() for leaf in leaves)
-        return 5 * total <= 2 * own if many else total <= own + own // SLACK
-
-    def _looked_up_only(self, node: fx.Node, size: int) -> bool:
-        """Whether all readers look at a few of its points, at positions that they compute."""
-        users = self.users(node)
-        if not users or node in self.materialised:
-            return False
-        for user in users:
-            rule = self._rule[user]
-            if rule is None:
-                return False
-            few = MUCH_LARGER * estimate(ix.product(self.space(user, rule))) <= size
-            if isinstance(rule, View):
-                few = self._looked_up_only(user, size)
-            elif not self.body(user).looks_up:
-                return False
-            if not few:
-                return False
-        return True
-
-    def _budget_in_reader(self, node: fx.Node) -> int:
-        """What it may cost to compute ``node`` inside its one reader, when that is nearby and
-        cannot walk the node's own space: it moves elements, reads some, or repeats them a bit."""
-        users = self.users(node)
-        while len(users) == 1 and isinstance(self._rule[users[0]], View):
-            users = self.users(users[0])
-        if len(users) != 1 or self._era[users[0]] != self._era[node]:
-            return 0
-        rule = self._rule[users[0]]
-        if isinstance(rule, Pointwise | Reduction) and rule.window:
-            return int(min(INLINE_COST, WINDOW_COST / max(self._windows_over(node), 1)))
-        if not isinstance(rule, Pointwise) or self.try_info(users[0]) is None:
-            return 0
-        own, other = estimate(self.info(node).numel), estimate(self.info(users[0]).numel)
-        if users[0].target is aten.constant_pad_nd.default and other <= own + own // SLACK:
-            return PADDED_COST
-        if rule.moves and (not self.body(users[0]).looks_up or other <= own):
-            if users[0].target in JOINED and self.info(node).device.type in FAST:
-                return min(MOVED_COST, JOINED_COST // len(users[0].all_input_nodes))
-            return MOVED_COST
-        if other < own and self.device(node).type in FAST:  # a part, each element once at most
-            return MOVED_COST
-        return 2 * INLINE_COST if 1 < other / max(own, 1) <= FEW_REPEATS else 0
-
-    def _small_beside_readers(self, node: fx.Node, cost: int, leaves: Iterable[fx.Node]) -> bool:
-        """Whether all readers are much larger (a scale per channel): not worth a buffer."""
-        vector = estimate(self.info(node).numel) <= SMALL_VECTOR
-        if cost > (SMALL_COST if vector else INLINE_COST):
-            return False
-        size = max([self.info(node).bytes(), *(self.info(leaf).bytes() for leaf in leaves)])
-        return self._much_larger_readers(node, size, 0)
-
-    def _much_larger_readers(self, node: fx.Node, size: int, depth: int) -> bool:
-        if depth > 4 or node in self.materialised:
-            return False
-        users = self.users(node)
-        return bool(users) and all(self._much_larger(user, size, depth) for user in users)
-
-    def _much_larger(self, user: fx.Node, size: int, depth: int) -> bool:
-        rule = self._rule[user]
-        if isinstance(rule, View):
-            return self._much_larger_readers(user, size, depth)
-        if not isinstance(rule, Pointwise) or rule.cost > SMALL_COST:
-            return False
-        larger = self.info(user).bytes() >= MUCH_LARGER * size
-        return larger or self._much_larger_readers(user, size, depth + 1)
 
 
 def _call_signature(node: fx.Node) -> object:

@@ -30,6 +30,8 @@ class Policy:
         share: independent kernels may be joined.
         reuse: dead buffers may be used again.
         inline: cheap values may be computed again in each kernel that reads them.
+        again: wide values may, too, if their readers are far apart; what they are computed from
+            stays until then.
         gather: kernels whose order is free may be joined across extern calls.
         largest: scalar operations in one kernel, about.
     """
@@ -38,6 +40,7 @@ class Policy:
     share: bool = True
     reuse: bool = True
     inline: bool = True
+    again: bool = True
     gather: bool = False
     largest: int = MAX_BODY
 
@@ -45,10 +48,11 @@ class Policy:
 # Tried in turn until the plan holds no more memory than eager does.
 POLICIES = (
     Policy(gather=True),
-    Policy(),
-    Policy(reach=1),
-    Policy(reach=0, share=False),
-    Policy(reach=-1, share=False),
+    Policy(gather=True, again=False),
+    Policy(again=False),
+    Policy(reach=1, again=False),
+    Policy(reach=0, share=False, again=False),
+    Policy(reach=-1, share=False, again=False),
 )
 # The most bytes that a plan holds at once beyond its inputs, what eager holds, and the plan.
 _Planned = tuple[int, int, Plan]
@@ -117,9 +121,11 @@ def _best_plan(gm: fx.GraphModule, refused: set[fx.Node], policies: Sequence[Pol
         policies = list(dict.fromkeys(replace(policy, gather=False) for policy in policies))
     facts, known = None, None
     while policies:
-        asked = frozenset(refused), policies[0].inline
+        asked = frozenset(refused), policies[0].inline, policies[0].again
         if facts is None or facts.changed or known != asked:
-            facts, known = Facts(gm, asked[0], bodies, asked[1]), asked
+            facts, known = Facts(gm, asked[0], bodies, *asked[1:]), asked
+        if not facts.computes_again:
+            policies = list(dict.fromkeys(replace(p, again=policies[0].again) for p in policies))
         if facts.crowded:
             refused.update(facts.crowded)
             continue
