@@ -114,7 +114,8 @@ def test_rules_match(name, device):
 @pytest.mark.parametrize("index", range(len(WHOLE_CALLS)))
 def test_whole_calls_match(index, device):
     name, call = WHOLE_CALLS[index]
-    assert not (lines := compare(name, call, device)), lines
+    lines = compare(name, call, device)
+    assert lines == [] or (lines is None and device != "cpu")  # the rule is sure of a CPU only
 
 
 NETWORK_NAMES = sorted({name for name, _ in NETWORK_CALLS})

@@ -12,6 +12,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     alike,
     channels_last_strides,
     contiguous,
+    contiguous_strides,
     fits,
     holds,
     is_channels_last,
@@ -146,7 +147,8 @@ def _per_channel(p: torch.Tensor, x: torch.Tensor) -> bool:
 
 def _batch_norm_on_gpu(x: torch.Tensor, *parameters: torch.Tensor | None) -> Layouts:
     """In row-major order; statistics, which are at least of float32, come back in any case."""
-    unsure_if(not fits(x) or x.dim() < 2 or not is_contiguous(x) or torch.version.hip is not None)
+    unsure_if(not fits(x) or x.dim() < 2 or torch.version.hip is not None)
+    unsure_if(x.stride() != contiguous_strides(x.shape))  # also of axes of one
     dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
     for p in parameters:
         unsure_if(p is not None and (p.device != x.device or p.dtype not in (dtype, x.dtype)))
