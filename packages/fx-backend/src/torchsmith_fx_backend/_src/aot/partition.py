@@ -24,7 +24,7 @@ from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_no
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
 from torchsmith_fx_backend._src.captured import GIVEN
-from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
+from torchsmith_fx_backend._src.loops.registry import Pointwise, View, rule_for
 from torchsmith_fx_backend._src.passes.base import (
     COPY,
     RESULTS,
@@ -388,6 +388,8 @@ def is_recomputable(node: fx.Node, budget: float) -> bool:
     elif node.target not in keyed.PURE:
         return False
     rule = rule_for(node)
+    if isinstance(rule, View):
+        return True  # a copy of a constant, which its readers read
     if not isinstance(rule, Pointwise):
         return False
     values = (n.meta.get("val") for n in (node, *node.all_input_nodes))
