@@ -128,6 +128,22 @@ class Labelled(Residual):
         return F.cross_entropy(x, self.labels, ignore_index=3), x.log_softmax(1)
 
 
+class Grey(nn.Module):
+    """Images of one channel, which lie in both orders, and weights that are computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 8, 7, padding=3, bias=False)
+        self.first, self.second = (nn.Parameter(torch.rand(8, 8, 3, 3) - 0.5) for _ in range(2))
+        self.register_buffer("mask", torch.ones(3, 3).tril())
+
+    def forward(self, x):
+        h = self.stem(x.mean(1, keepdim=True))
+        for weight in (self.first, self.second):
+            h = h + F.conv2d(h.tanh(), weight * self.mask, padding=1)
+        return h.mean((2, 3))
+
+
 class Patches(nn.Module):
     """Tokens of an image, as vision transformers make them, and an image of tokens."""
 
@@ -163,7 +179,7 @@ def trained(model, call, x, half):
 
 
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("kind", [Residual, Seen, Pyramid, Grouped, Far, Labelled, Patches])
+@pytest.mark.parametrize("kind", [Residual, Seen, Pyramid, Grouped, Far, Labelled, Grey, Patches])
 def test_values_gradients_and_layouts_are_eagers(halves, kind, half):
     torch.manual_seed(0)
     ours, eagers = kind(), kind()
@@ -197,6 +213,18 @@ def test_images_are_not_copied_between_the_halves(halves):
     assert len(images) > 4
     for image in images[1:]:
         assert image.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_images_of_one_channel_begin_a_stack_in_either_order(halves):
+    model, x = Grey().bfloat16(), torch.randn(2, 3, 32, 32).bfloat16()
+    smith(captured(model), [x])(x).sum().backward()
+    copies = halves[0].find_nodes(op="call_function", target=aten.clone.default)
+    assert {tuple(n.meta["val"].shape) for n in copies} == {(8, 8, 3, 3)}  # the weights
+    for graph in halves:
+        for target in (aten.convolution.default, CONVOLUTION_BACKWARD):
+            for node in graph.find_nodes(op="call_function", target=target):
+                weight = node.args[1 + (target is CONVOLUTION_BACKWARD)].meta["val"]
+                assert weight.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

@@ -266,13 +266,21 @@ class _Walk:
         return insert(self.graph, aten.copy.default, empty, node)
 
     def _put_last(self, node: fx.Node, image: Any) -> None:
-        if image.meta["val"].is_contiguous(memory_format=_LAST):
+        value = image.meta["val"]
+        if value.is_contiguous(memory_format=_LAST) and not _either_way(value):
             return
         if image not in self.copies:
             with self.graph.inserting_before(node):
-                target = aten.clone.default
-                self.copies[image] = insert(self.graph, target, image, memory_format=_LAST)
+                self.copies[image] = self._last(image, value)
         node.replace_input_with(image, self.copies[image])
+
+    def _last(self, image: fx.Node, value: torch.Tensor) -> fx.Node:
+        """``image`` with its channels side by side: a copy, or a view of what lies so anyway."""
+        if not _either_way(value):
+            return insert(self.graph, aten.clone.default, image, memory_format=_LAST)
+        channels, height, width = value.shape[1:]
+        steps = [channels * height * width, 1, channels * width, channels]
+        return insert(self.graph, aten.as_strided.default, image, list(value.shape), steps)
 
     def _put_weight_last(self, node: fx.Node, weight: fx.Node) -> None:
         """Let a cast that makes a weight for convolutions alone lay it out, too, and several
@@ -282,11 +290,23 @@ class _Walk:
             self._put_last(node, weight)
             return
         others = (user for user in weight.users if user not in self.chosen and user.op != "output")
-        if weight.target is not aten._to_copy.default or weight in self.seen or any(others):
+        if weight in self.seen or any(others):
+            return
+        if weight.target is not aten._to_copy.default:
+            if isinstance(rule_for(weight), Pointwise) and not old.is_contiguous(
+                memory_format=_LAST
+            ):
+                self._compute_last(weight)
             return
         if not old.is_contiguous(memory_format=_LAST):
             weight.kwargs = {**weight.kwargs, "memory_format": _LAST}
             self.before[weight], weight.meta["val"] = old, infer(weight)
+
+    def _compute_last(self, weight: fx.Node) -> None:
+        """Let the kernel that computes a weight lay it out, for a backward half as well."""
+        with self.graph.inserting_before(weight.next):
+            last = insert(self.graph, aten.clone.default, weight, memory_format=_LAST)
+        weight.replace_all_uses_with(last, delete_user_cb=lambda user: user is not last)
 
     def _restore_inputs(self, node: fx.Node, operands: Collection[fx.Node]) -> None:
         """Give ``node`` copies of those of its operands in the layouts that they had."""
@@ -297,6 +317,13 @@ class _Walk:
             with self.graph.inserting_before(node):
                 copy = self._in_layout(operand, old)
             node.replace_input_with(operand, copy)
+
+
+def _either_way(image: torch.Tensor) -> bool:
+    """Whether an image of one channel, or of one pixel, lies as both orders say, and is taken for a
+    row-major one: so would be what a convolution makes of it."""
+    rows = image.is_contiguous()
+    return rows and image.is_contiguous(memory_format=_LAST) and image.shape[1] == 1
 
 
 def _same(a: object, b: object) -> bool:
