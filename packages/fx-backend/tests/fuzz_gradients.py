@@ -2,6 +2,7 @@
 
     python packages/fx-backend/tests/fuzz_gradients.py --programs 10000 --seed 1
     ... --machine c          C kernels (default: the reference evaluator on the printed loop IR)
+    ... --machine gpu        Triton kernels on a GPU
 
 Each failing program is shrunk and printed as text that runs. Exit status 1 when there was one.
 """

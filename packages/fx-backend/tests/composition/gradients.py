@@ -159,7 +159,7 @@ def kind_of(error: RuntimeError) -> str:
 
 def tangent(x: torch.Tensor, rng: random.Random) -> torch.Tensor:
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
-    t = (torch.randint(-8, 9, x.shape, generator=generator) / 4).to(x.dtype)
+    t = (torch.randint(-8, 9, x.shape, generator=generator, device="cpu") / 4).to(x)
     kind = rng.choice(("plain", "plain", "expanded", "transposed", "as result"))
     if kind == "expanded":
         return t.new_full((), 0.5).expand(x.shape)
