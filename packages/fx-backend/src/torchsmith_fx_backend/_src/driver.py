@@ -16,10 +16,10 @@ from torchsmith_guards import collector, is_interruption
 from torchsmith_guards.records import new_graph, note_compiled, recorder
 
 from torchsmith_fx_backend._src import cached, graph_key, modes, settings, switches
-from torchsmith_fx_backend._src.aot.frame import Frame
+from torchsmith_fx_backend._src.aot.frame import Frame, unlike
 from torchsmith_fx_backend._src.aot.functionalize import FunctionalGraph, functionalize
 from torchsmith_fx_backend._src.aot.joint import BACKWARD, Joint, trace_joint
-from torchsmith_fx_backend._src.aot.training import Training, callable_of, unlike
+from torchsmith_fx_backend._src.aot.training import Training, callable_of
 from torchsmith_fx_backend._src.aot.twice import Again
 from torchsmith_fx_backend._src.capture.rules import JOINT_RULES, RULES
 from torchsmith_fx_backend._src.capture.torch_private import pytree

@@ -76,6 +76,7 @@ _LIBRARIES: tuple[tuple[str, str], ...] = (
         aoti_torch_get_data_ptr _ZN2at6native7is_conjERKNS_6TensorE
         _ZN2at6native6is_negERKNS_6TensorE _ZN2at6native12is_inferenceERKNS_6TensorE
         _ZNK2at10TensorBase7is_viewEv _ZN5torch8autograd4impl12bump_versionERKN2at6TensorE
+        _ZNK2at10TensorBase7is_leafEv _ZNK2at10TensorBase8_versionEv
         """,
     ),
     ("libc10.so", "_ZNK3c1010TensorImpl13requires_gradEv _ZNK3c1010TensorImpl4gradEv"),

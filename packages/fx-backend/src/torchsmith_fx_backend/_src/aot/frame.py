@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -21,6 +21,9 @@ from torchsmith_fx_backend._src.capture.torch_private import (
 )
 from torchsmith_fx_backend._src.runtime.addresses import addresses, overlap
 from torchsmith_fx_backend.errors import UnsupportedError
+
+if TYPE_CHECKING:  # what is restored needs no stages
+    from torchsmith_fx_backend._src.aot.joint import Joint
 
 log = logging.getLogger("torchsmith.backend")
 
@@ -248,6 +251,42 @@ def differs(
         if type(given) is not type(value) or not (given == value or given != given):
             return f"input {position} is {given!r}, not {value!r}"
     return "written tensors share memory" if apart is not None and not apart(inputs) else None
+
+
+Unusual = Callable[[Sequence[Any], bytes], str | None]
+
+
+def unlike(joint: Joint, examples: Sequence[object]) -> Unusual:
+    """A function that tells in which way, in words, a call is unlike ``examples``, which the graph
+    was compiled for; None when it is not. It is told what ``looks`` says of the tensors."""
+    first = {id(x): i for i, x in reversed(list(enumerate(examples)))}
+    places = tuple(i for i, x in enumerate(examples) if isinstance(x, torch.Tensor))
+    wanted = [first[id(examples[i])] in joint.wanted for i in places]
+    separate = apart(examples, [i for i in joint.mutated if i < len(examples)], (), ())
+    count, frozen, grad = len(places), joint.trace.frozen, torch.is_grad_enabled()
+    # Views of these have a history that begins where they are views themselves.
+    given = {place for place, _, _ in joint.rewritten}.symmetric_difference(joint.mutated)
+    plain = [i for i in given.intersection(joint.wanted) if i < len(examples)]
+    written = [i for i in joint.wanted if i in joint.mutated and i < len(examples)]
+    compared = bool(frozen) or separate is not None
+    usual = b""  # what the tensors of the last call were
+
+    def difference(inputs: Sequence[Any], seen: bytes) -> str | None:
+        nonlocal usual
+        if torch.is_grad_enabled() is not grad:
+            return f"gradients are switched {'off' if grad else 'on'}"
+        flags = seen[-count:]
+        if flags != usual:
+            if [flag & 1 for flag in flags] != wanted:
+                return "another set of inputs requires gradients"
+            if any(inputs[i]._is_view() for i in plain):
+                return "a written input is a view itself"
+            usual = flags
+        if written and any(inputs[i]._backward_hooks and inputs[i]._is_view() for i in written):
+            return "a written input is a view with hooks, which eager's writes leave behind"
+        return differs(inputs, frozen, separate) if compared else None
+
+    return difference
 
 
 def _changed(

@@ -28,8 +28,11 @@ SPENT = (
 )
 
 
+Pick = Callable[[Sequence[Any]], Sequence[Any]]
+
+
 @functools.cache
-def items(places: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+def items(places: tuple[int, ...]) -> Pick:
     """Reads the values at ``places``, without a loop in Python."""
     start = places[0] if places else 0
     end = start + len(places)
@@ -126,6 +129,9 @@ class Part:
         tangents: for each differentiable result of the graph its place among these, if it has one.
         gradients: for each input its place among all that have gradients.
         division: of what is saved for them; None where all of them need all of it.
+        own: takes the results from all outputs.
+        given: takes the inputs from all.
+        found: takes the gradients of those from all.
     """
 
     results: tuple[int, ...]
@@ -133,6 +139,9 @@ class Part:
     tangents: tuple[int | None, ...]
     gradients: tuple[int, ...]
     division: Division | None
+    own: Pick
+    given: Pick
+    found: Pick
 
 
 def independent(

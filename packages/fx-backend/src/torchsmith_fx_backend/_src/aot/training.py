@@ -13,7 +13,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import operator
 import threading
 import weakref
 from collections import OrderedDict
@@ -26,7 +25,7 @@ from torch import fx
 from torchsmith_guards import collector, deferred
 
 from torchsmith_fx_backend._src.aot import partition
-from torchsmith_fx_backend._src.aot.frame import apart, differs
+from torchsmith_fx_backend._src.aot.frame import Unusual
 from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent, items, saved_by
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
 from torchsmith_fx_backend._src.aot.lone import LEAST, alone, holders, taken
@@ -196,7 +195,9 @@ class Training:
             turns = in_turn([i for i in order if i in inputs], leaves)
             places = {position: i for i, position in enumerate(results)}
             tangents = tuple(places.get(i) for i in joint.differentiable)
-            return Part(tuple(results), turns, tangents, tuple(wanted[i] for i in turns), own)
+            gradients, picks = tuple(wanted[i] for i in turns), tuple(results)
+            taken = items(picks), items(turns), items(gradients)
+            return Part(picks, turns, tangents, gradients, own, *taken)
 
         tangents = dict(zip(joint.differentiable, snapshot.tangents, strict=True))
         reached = {i: joint.reached(i) for i in tangents}
@@ -407,16 +408,17 @@ class CompiledFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: _Call, outputs: Sequence[Any], kept: Sequence[Any], *inputs: Any
+        ctx: Any, made: tuple[_Call, Sequence[Any], Sequence[Any], bool], *inputs: Any
     ) -> tuple[Any, ...]:
-        """Give autograd ``outputs`` of a call, which depend on ``inputs``; save ``kept``, which
-        begins with what the forward half saves."""
+        """Give autograd the outputs of a call, which depend on ``inputs``; save what is kept, which
+        begins with what the forward half saves, and may be taken by hooks."""
+        call, outputs, kept, hooked = made
         ctx.call = call
-        if has_saving_hooks():  # which may give back what lies otherwise
+        if hooked:  # they may give back what lies otherwise
             ctx.laid = [(t.size(), t.stride(), t.dtype, t.device) for t in kept]
         division = call.part.division
         if division is not None:
-            ctx.held = division.hold(kept, ctx.laid is not None)
+            ctx.held = division.hold(kept, hooked)
         elif kept:
             ctx.save_for_backward(*kept)
         elif call.training.saving:
@@ -424,7 +426,7 @@ class CompiledFunction(torch.autograd.Function):
             given = not call.training.joint.packed.isdisjoint(call.part.results)
             ctx.save_for_backward(torch.empty(0) if given else number())
         ctx.set_materialize_grads(False)
-        return tuple(items(call.part.results)(outputs))
+        return tuple(call.part.own(outputs))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -439,7 +441,7 @@ class CompiledFunction(torch.autograd.Function):
             order = training.joint.differentiable
             results = tuple(i for i, t in zip(order, tangents) if t is not None)
             if not results:
-                return (None,) * (3 + len(part.inputs))
+                return (None,) * (1 + len(part.inputs))
         for (hooks, result), users in call.inner:
             if not users.isdisjoint(results):
                 tensor = result()
@@ -452,9 +454,8 @@ class CompiledFunction(torch.autograd.Function):
         given, twice = call.given, torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         batched = not all(map(has_storage, defined))  # by vmap, which gives tangents no memory
         without = frozenset() if batched else training.asking.unasked(ctx, part.gradients)
-        why = training.again.obstacle or "hooks have what was saved"
         if batched and given is None:
-            raise RuntimeError(TWICE.format("for tangents in a batch", why))
+            raise RuntimeError(TWICE.format("for tangents in a batch", training.again.why))
         if given is not None and (twice or batched):
             kept: dict[int, Any] = {}
             if saves or training.again.checked:  # an error where they are gone or were written
@@ -476,9 +477,9 @@ class CompiledFunction(torch.autograd.Function):
             call.loan = None  # the last one gives the memory back
         if twice and given is None:
             reached = [*_leaves_behind(ctx), *(t for t in grads if t is not None)]
-            said = TWICE.format("twice", why)
+            said = TWICE.format("twice", training.again.why)
             found = [None if g is None else _never(g, said, reached) for g in found]
-        return (None, None, None, *items(part.gradients)(found))
+        return (None, *part.found(found))
 
 
 def _watch(result: torch.Tensor) -> _Watched:
@@ -597,47 +598,11 @@ def _leaves_behind(function: Any) -> list[torch.Tensor]:
     return [node.variable for node in seen if type(node).__name__ == "AccumulateGrad"]
 
 
-_wants, _is_view = operator.attrgetter("requires_grad"), torch.Tensor._is_view
-
-
-def unlike(joint: Joint, examples: Sequence[object]) -> Callable[[Sequence[Any]], str | None]:
-    """A function that tells in which way, in words, a call is unlike ``examples``, which the graph
-    was compiled for; None when it is not."""
-    first = {id(x): i for i, x in reversed(list(enumerate(examples)))}
-    places = tuple(i for i, x in enumerate(examples) if isinstance(x, torch.Tensor))
-    wanted = [first[id(examples[i])] in joint.wanted for i in places]
-    separate = apart(examples, [i for i in joint.mutated if i < len(examples)], (), ())
-    tensors, frozen, grad = items(places), joint.trace.frozen, torch.is_grad_enabled()
-    # Views of these have a history that begins where they are views themselves.
-    given = {place for place, _, _ in joint.rewritten}.symmetric_difference(joint.mutated)
-    plain = [i for i in given.intersection(joint.wanted) if i < len(examples)]
-    written = [i for i in joint.wanted if i in joint.mutated and i < len(examples)]
-    usual: Sequence[int] = ()  # what the tensors of the last call looked like
-    static = separate is None or separate.extents is not None
-
-    def difference(inputs: Sequence[Any]) -> str | None:
-        nonlocal usual
-        if torch.is_grad_enabled() is not grad:
-            return f"gradients are switched {'off' if grad else 'on'}"
-        given = tensors(inputs)
-        found = looks(given)
-        alike = found is not None and found[len(given) :] == usual[len(given) :]
-        if not alike and [*map(_wants, given)] != wanted:
-            return "another set of inputs requires gradients"
-        reason = differs(inputs, frozen, None if alike and found == usual else separate)
-        if reason is None and not alike and any(inputs[i]._is_view() for i in plain):
-            return "a written input is a view itself"
-        if written and any(inputs[i]._backward_hooks and inputs[i]._is_view() for i in written):
-            return "a written input is a view with hooks, which eager's writes leave behind"
-        if reason is None and static and found is not None:
-            usual = found
-        return reason
-
-    return difference
+_is_view = torch.Tensor._is_view
 
 
 def callable_of(
-    training: Training, unusual: Callable[[Sequence[Any]], str | None], program: fx.GraphModule
+    training: Training, unusual: Unusual, program: fx.GraphModule
 ) -> Callable[..., Any]:
     """The compiled graph, called like the captured one.
 
@@ -649,8 +614,8 @@ def callable_of(
     """
     joint, parts, cuts = training.joint, training.parts, training.joint.cuts
     forward, lends = training.forward, isinstance(training.forward, RecordedForward)
-    besides = items(training.besides())
-    hold = training.again.holder() if parts else lambda inputs: None
+    saved_besides, again = training.besides(), training.again
+    besides, hold = items(saved_besides), again.holder()
     paths = [path.split(".") for path in joint.attributes]
     count, results, spec, spent = len(joint.outputs), joint.results, joint.out_spec, joint.spent
     written = {position for _, position, _ in joint.rewritten}
@@ -666,47 +631,65 @@ def callable_of(
         next(later, early[-1]).append(i)
     simple = fresh and flat_result and [returned] == [part.results for part in parts]
     simple = simple and not (cuts or spent or joint.mutated)  # the node's results are the call's
-    kept_outputs = items(training.kept_outputs)
-    tensors, numbered, aliased = items(training.tensors), training.numbers[::-1], training.aliased
+    kept_outputs, guards = (
+        items(training.kept_outputs),
+        bool(saved_besides or training.kept_outputs),
+    )
+    numbered, aliased = training.numbers[::-1], training.aliased
+    altered, results_in = bool(numbered or aliased), items(training.tensors)
+    differentiable = bool(parts)
+    all_tensors = items(again.tensors)
+    tensors = items(tuple(i for i in again.tensors if i < len(joint.nodes) - len(paths)))
 
     def run(*inputs: Any) -> Any:
-        reason = training.again.captured() or unusual(inputs)
+        seen = looks(tensors(inputs))
+        reason = (again.habit and again.captured()) or unusual(inputs, seen)
         if reason:
             log.info("%s: running as captured", reason)
             return getattr(program, "forward", program)(*inputs)  # now its code is written
         if paths:
             inputs = (*inputs, *(functools.reduce(getattr, path, program) for path in paths))
+            seen = looks(all_tensors(inputs))
         if torch.is_grad_enabled():
-            return differentiated(inputs)
+            return differentiated(inputs, seen)
         with torch.enable_grad():  # as the graph may itself; some operators compute more then
-            return differentiated(inputs)
+            return differentiated(inputs, seen)
 
-    def differentiated(inputs: Sequence[Any]) -> Any:
-        given: Any = hold(inputs)
-        loan = None
-        with below_autograd(), below_autocast():
-            if lends and not has_saving_hooks():
-                found, loan = forward.lend(inputs)
+    def halved(inputs: Sequence[Any], hooked: bool) -> tuple[Sequence[Any], Any]:
+        return forward.lend(inputs) if lends and not hooked else (forward(*inputs), None)
+
+    def differentiated(inputs: Sequence[Any], seen: bytes) -> Any:
+        hooked = has_saving_hooks()
+        given = hold(inputs, seen) if differentiable and not hooked else None
+        with below_autograd():
+            if has_autocast():
+                with below_autocast():
+                    flat, loan = halved(inputs, hooked)
             else:
-                found = forward(*inputs)
-        flat = [*found]
-        if any(map(_is_view, tensors(flat))):  # no views to autograd
-            plain = {id(out): out.data for out in tensors(flat) if out._is_view()}
+                flat, loan = halved(inputs, hooked)
+        if any(map(_is_view, results_in(flat))):  # no views to autograd
+            plain = {id(out): out.data for out in results_in(flat) if out._is_view()}
             flat = [plain.get(id(value), value) for value in flat]
-        outputs, saved, numbers = flat[:count], flat[count:], ()
-        if numbered:
-            numbers = tuple(saved.pop(i) for i in numbered)
-        for i in aliased:
-            saved[i] = saved[i].detach()
-        guarded = (*besides(inputs), *kept_outputs(outputs))
-        if saved and has_saving_hooks():  # of what they took no version is checked
-            guarded = (number(),) * len(guarded)
-        kept = (*saved, *guarded)
+        outputs: Any = flat[:count]
+        kept: Any = flat[count:]
+        numbers: Sequence[Any] = ()
+        if altered:
+            kept = [*kept]
+            numbers = tuple(kept.pop(i) for i in numbered)
+            for i in aliased:
+                kept[i] = kept[i].detach()
+        if guards:
+            guarded = (*besides(inputs), *kept_outputs(outputs))
+            if kept and hooked:  # of what they took no version is checked
+                guarded = (number(),) * len(guarded)
+            kept = (*kept, *guarded)
         if simple:
             call = _Call(training, parts[0], numbers, given, loan)
-            found = _apply(call, outputs, kept, *items(parts[0].inputs)(inputs))
-            call.inner = [(_watch(found[i]), users) for i, users in inner]
+            found = _apply((call, outputs, kept, hooked), *parts[0].given(inputs))
+            if inner:
+                call.inner = [(_watch(found[i]), users) for i, users in inner]
             return found
+        outputs = [*outputs]
         made_in, sources = outputs[:], inputs
         if cuts:
             sources = [*inputs, *(inputs[place] for place, _ in cuts)]
@@ -723,7 +706,7 @@ def callable_of(
                     break
                 call = _Call(training, part, numbers, given, loan)
                 calls.append(call)
-                own = _apply(call, made_in, kept, *items(part.inputs)(sources))
+                own = _apply((call, made_in, kept, hooked), *part.given(sources))
                 for position, result in zip(part.results, own):
                     outputs[position] = result
                 if cuts:
@@ -733,7 +716,7 @@ def callable_of(
             if written:
                 if not cuts:
                     _write(training, inputs, outputs, written)
-                if not has_saving_hooks():  # which autograd does not check, either
+                if not hooked:  # which autograd does not check, either
                     _guard_written(training, inputs, outputs)
             if made_of is not None:
                 made: Any = made_of(outputs)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +22,10 @@ from torch import fx
 
 from torchsmith_fx_backend._src.aot.held import items, save
 from torchsmith_fx_backend._src.aot.joint import Joint
-from torchsmith_fx_backend._src.capture.torch_private import check_version, has_saving_hooks, pytree
+from torchsmith_fx_backend._src.capture.torch_private import check_version, pytree
 
 aten = torch.ops.aten
-_version, _is_leaf = operator.attrgetter("_version"), operator.attrgetter("is_leaf")
-_detach, _is_inference = torch.Tensor.detach, torch.Tensor.is_inference
+_detach = torch.Tensor.detach
 
 
 @dataclass(eq=False, slots=True)
@@ -37,14 +37,14 @@ class Given:
             have a history.
         places: where those are.
         saved: the result whose node has them.
-        versions: of the tensors that are not saved for a backward pass.
+        seen: what ``looks`` says of all tensors.
         again: whether it was differentiated again.
     """
 
     plain: Sequence[Any]
     places: Sequence[int]
     saved: Any
-    versions: list[int]
+    seen: bytes
     again: bool = False
 
 
@@ -100,9 +100,19 @@ class Again:
         grad = torch.is_grad_enabled()
         return Again(joint, program, why, tuple(kinds), grad, written, varied, unchecked, constant)
 
-    def holder(self) -> Callable[[Sequence[Any]], Given | None]:
+    @property
+    def why(self) -> str:
+        """Why a call cannot be run again that keeps nothing for it."""
+        return self.obstacle or "hooks have what was saved"
+
+    @property
+    def tensors(self) -> tuple[int, ...]:
+        """Positions of all tensors."""
+        return tuple(sorted((*self.varied, *self.constant)))
+
+    def holder(self) -> Callable[[Sequence[Any], bytes], Given | None]:
         """A function that keeps what a call is given, where a second run is possible, but for what
-        autograd keeps at any rate."""
+        autograd keeps at any rate. It is told what ``looks`` says of all tensors."""
         every = [i for i in range(len(self.joint.nodes)) if i not in self.left]
         given = [i for i in every if i < len(self.joint.nodes) - len(self.joint.attributes)]
         aliased = tuple(i for i in given if i in self.constant)
@@ -110,26 +120,30 @@ class Again:
         others = tuple(i for i in every if i not in aliased)
         self.order, written = (*aliased, *others), self.written
         order = {position: number for number, position in enumerate(self.order)}
-        of_aliased, of_others, of_varied, unchecked = map(
-            items, (aliased, others, varied, self.unchecked)
-        )
+        of_aliased, of_others, tensors = items(aliased), items(others), self.tensors
+        last: tuple[bytes, tuple[int, ...]] = (b"", ())  # flags of a call, and what has a history
 
-        def hold(inputs: Sequence[Any]) -> Given | None:
+        def hold(inputs: Sequence[Any], seen: bytes) -> Given | None:
+            nonlocal last
             self.calls += 1
-            constants = of_aliased(inputs)
-            if self.obstacle or has_saving_hooks() or any(map(_is_inference, constants)):
-                return None  # an inference tensor counts no versions
+            usual, places = last
+            flags = seen[-len(tensors) :]
+            if flags != usual:
+                if any(flags[n] & 8 for n, i in enumerate(tensors) if i in aliased):
+                    return None  # an inference tensor counts no versions
+                found = (i for n, i in enumerate(tensors) if i in varied and not flags[n] & 4)
+                places = tuple(found)
+                last = flags, places
+            if self.obstacle:
+                return None
             # Aliases of constants: the tensors themselves may get a history later.
-            plain = [*map(_detach, constants), *of_others(inputs)]
-            places: Sequence[int] = ()
-            if not all(map(_is_leaf, of_varied(inputs))):
-                places = [i for i in varied if not inputs[i].is_leaf]
+            plain = [*map(_detach, of_aliased(inputs)), *of_others(inputs)]
             for place in written:
                 plain[order[place]] = inputs[place].data
             saved = save(plain[order[i]] for i in places) if places else None
             for place in places:
                 plain[order[place]] = None
-            return Given(plain, places, saved, [*map(_version, unchecked(inputs))])
+            return Given(plain, places, saved, seen)
 
         return hold
 
@@ -147,8 +161,10 @@ class Again:
         values = [known[place] for place in range(len(known))]
         for number, place in enumerate(given.places):
             values[place] = given.saved.grad_fn.saved_tensors[number]
-        for place, version in zip(self.unchecked, given.versions, strict=True):
-            check_version(values[place], version)
+        versions = array("q", given.seen[8 * len(self.tensors) : 16 * len(self.tensors)])
+        for place, version in zip(self.tensors, versions, strict=True):
+            if place in self.unchecked:
+                check_version(values[place], version)
         first: dict[int, Any] = {}
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.enable_grad())

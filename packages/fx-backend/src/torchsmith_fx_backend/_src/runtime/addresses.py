@@ -11,23 +11,31 @@ from torchsmith_guards import native_library
 _data_ptr = torch.Tensor.data_ptr
 
 
-def looks(tensors: Sequence[torch.Tensor]) -> array[int] | None:
-    """What is equal while tensors of one layout lie where they did, require gradients or not, and
-    are views or not; None where that is not found out quickly."""
+def looks(tensors: Sequence[torch.Tensor]) -> bytes:
+    """Where the elements of each tensor begin (0 where that takes long to find), then its version,
+    in eight bytes each; then a byte for each: 1 if it requires a gradient, 2 if it is a view, 4 a
+    leaf, 8 an inference tensor, whose version is 0."""
     library = native_library()
-    return None if library is None else library.look(tuple(tensors))
+    found = b"" if library is None else library.look(*tensors)
+    if found or not tensors:
+        return found
+    versions = [0 if t.is_inference() else t._version for t in tensors]
+    flags = [t.requires_grad + 2 * t._is_view() + 4 * t.is_leaf for t in tensors]
+    flags = [flag + 8 * t.is_inference() for flag, t in zip(flags, tensors)]
+    return bytes(8 * len(tensors)) + array("q", versions).tobytes() + bytes(flags)
 
 
 def addresses(tensors: tuple[torch.Tensor, ...]) -> array[int]:
     """Where each tensor begins."""
-    found = looks(tensors)
-    return array("Q", map(_data_ptr, tensors)) if found is None else found[: len(tensors)]
+    library = native_library()
+    found = b"" if library is None else library.look(*tensors)
+    return array("Q", found[: 8 * len(tensors)] if found else map(_data_ptr, tensors))
 
 
 def count_writes(tensors: tuple[torch.Tensor, ...]) -> None:
     """Advance the version counter of each tensor."""
     library = native_library()
-    if library is None or not library.bump(tensors):
+    if library is None or not library.bump(*tensors):
         torch.autograd.graph.increment_version(tensors)
 
 

@@ -8,7 +8,7 @@ import gc
 import sys
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -81,15 +81,22 @@ def behind(obj: Any) -> Any:
 
 
 class Table:
-    """What the C function compares, in the order in which it was added."""
+    """What the C function compares, in the order in which it was added.
+
+    Attributes:
+        distinct: no two of the tensors are one.
+        holds: once laid out, whether everything is as it was. Objects whose words come first must
+            be alive, others when the words before theirs hold.
+    """
+
+    holds: Callable[[], bool]
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._words: dict[int, int] = {}
         self._tensors: dict[tuple[int, bool], ctypes.Array[ctypes.c_char]] = {}
         self._memory: object = None
-        self.distinct = False  # no two of the tensors are one
-        self._address = 0
+        self.distinct = False
 
     def add_word(self, address: int, expected: int) -> None:
         """Compare the eight bytes at ``address``."""
@@ -118,10 +125,5 @@ class Table:
         parts: tuple[ctypes.Array[Any], ...] = (entries, pointers, seen, room)
         table = (ctypes.c_uint64 * 7)(len(words), len(tensors), *map(ctypes.addressof, parts))
         table[4], table[6] = table[4] if self.distinct else 0, size - 1
-        self._memory = (*parts, tensors, table)
-        self._address = ctypes.addressof(table)
-
-    def holds(self) -> bool:
-        """True when everything is as it was. Objects whose words come first must be alive, others
-        when the words before theirs hold."""
-        return bool(self._library.unchanged(self._address))
+        self._memory = (*parts, tensors)
+        self.holds = self._library.unchanged(bytes(table))

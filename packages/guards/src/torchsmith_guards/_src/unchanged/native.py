@@ -20,9 +20,10 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,7 +32,9 @@ from torchsmith_guards._src import torch_private as private
 ENVIRONMENT = "TORCHSMITH_NATIVE_GUARDS"
 _SOURCE = Path(__file__).with_name("unchanged.c")
 _SECONDS = 60.0  # how long a compiler may take before it is given up
-_TUPLE_ITEMS = tuple.__basicsize__
+_BYTES_HEAD = bytes.__basicsize__ - 1
+_PYTHONS = ("PyBytes_FromStringAndSize", "PyBool_FromLong", "Py_DecRef")
+_NO_ARGUMENTS, _FAST_CALL = 0x4, 0x80  # of methods in C
 _TENSOR_HEAD = 48  # ``struct tensor`` of the C file without the numbers at its end
 
 
@@ -39,7 +42,10 @@ class Library:
     """The loaded library.
 
     Attributes:
-        unchanged: ``unchanged(address of a table)``: 1 when nothing has changed.
+        look: ``look(*tensors)``: what ``unchanged.c`` says of them, as bytes; empty for subclasses,
+            and where it cannot be read.
+        bump: ``bump(*tensors)``: count a write to each; False, and none is, where that cannot be
+            done.
         gather: puts words together and says which low bits they have, see the C file.
         overlap: whether a range of memory that is written meets another one, likewise.
     """
@@ -48,25 +54,29 @@ class Library:
         # PyDLL: the GIL stays held, since the functions read Python objects.
         library = ctypes.PyDLL(str(path))
         pointer, number = ctypes.c_void_p, ctypes.c_longlong
-        library.use.argtypes = (pointer, ctypes.c_int, number, number, *(pointer,) * 3)
-        library.look.argtypes, library.bump.argtypes = (pointer, number, pointer), (pointer, number)
+        library.use.argtypes = (pointer, ctypes.c_int, number, number, *(pointer,) * 3, number)
         library.gather.argtypes = (pointer, pointer, number, pointer)
         library.overlap.argtypes = (pointer, pointer, pointer, ctypes.c_char_p, number)
         library.describe.argtypes = (pointer, pointer, number, ctypes.c_int)
-        library.layout.argtypes = library.unchanged.argtypes = (pointer,)
-        functions = private.metadata_functions()
+        library.layout.argtypes = (pointer,)
+        own = (address_of(getattr(ctypes.pythonapi, name)) for name in _PYTHONS)
+        functions = (*private.metadata_functions(), *own)
         addresses = (pointer * len(functions))(*functions)
         sample = torch.empty(2, device="cpu")
         places = range(16, torch.Tensor.__basicsize__, 8)
         cpp = private.tensor_address(sample)
         (offset,) = (place for place in places if word(id(sample) + place) == cpp)
         (back,) = (place for place in range(0, 96, 8) if word(cpp + place) & ~7 == id(sample))
-        facts = (offset, back, id(sample), id(torch.Tensor), id(torch.nn.Parameter))
+        facts = (offset, back, id(sample), id(torch.Tensor), id(torch.nn.Parameter), _BYTES_HEAD)
         library.use(addresses, -1, *facts)
         library.use(addresses, library.layout(id(sample)), *facts)
-        self._describe, self._look, self._bump = library.describe, library.look, library.bump
-        self.unchanged, self.gather = library.unchanged, library.gather
-        self.overlap = library.overlap
+        self._describe, self._unchanged = (
+            library.describe,
+            _method(library.unchanged, _NO_ARGUMENTS),
+        )
+        self.look: Callable[..., bytes] = _function(_method(library.look, _FAST_CALL))
+        self.bump: Callable[..., bool] = _function(_method(library.bump, _FAST_CALL))
+        self.gather, self.overlap = library.gather, library.overlap
 
     def describe(
         self, tensor: torch.Tensor, of_grad: bool = False
@@ -78,17 +88,34 @@ class Library:
         done = self._describe(id(tensor), ctypes.addressof(out), room, of_grad)
         return out if done else None
 
-    def look(self, tensors: tuple[torch.Tensor, ...]) -> array[int] | None:
-        """Where the elements of each tensor begin; then, likewise, 1 for those that require a
-        gradient, plus 2 for views. None for subclasses, and where it cannot be read."""
-        count = len(tensors)
-        out = array("Q", bytes(16 * count))
-        done = self._look(id(tensors) + _TUPLE_ITEMS, count, out.buffer_info()[0])
-        return out if done else None
+    def unchanged(self, table: bytes) -> Callable[[], bool]:
+        """A function that says whether nothing has changed of what a ``struct table`` lists."""
+        return _function(self._unchanged, table)
 
-    def bump(self, tensors: tuple[torch.Tensor, ...]) -> bool:
-        """Count a write to each tensor; False, and none is counted, where that cannot be done."""
-        return bool(self._bump(id(tensors) + _TUPLE_ITEMS, len(tensors)))
+
+def address_of(function: Any) -> int:
+    """Where the code of a function of a library begins."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _method(function: Any, flags: int) -> ctypes.Array[ctypes.c_uint64]:
+    """What Python knows a function in C by (``PyMethodDef``), as long as the process lives."""
+    _kept.append(ctypes.create_string_buffer(function.__name__.encode()))
+    name = ctypes.addressof(_kept[-1])
+    _kept.append((ctypes.c_uint64 * 4)(name, address_of(function), flags, 0))
+    return _kept[-1]
+
+
+def _function(method: ctypes.Array[ctypes.c_uint64], own: object = None) -> Callable[..., Any]:
+    """A function of Python's, whose calls cost less than those of ctypes; C is given ``own``."""
+    made: Callable[..., Any] = _make_function(ctypes.addressof(method), own, None)
+    return made
+
+
+_kept: list[Any] = []
+_make_function = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
+)(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
 def word(address: int) -> int:

@@ -280,12 +280,12 @@ def _batches(library: Library) -> Iterator[bool]:
     base = torch.zeros(6, 6, device="cpu")
     with torch.inference_mode():
         inference = base.clone()
-    tensors = (base, torch.nn.Parameter(base + 1), base[1:, 2:], torch.empty(0, device="cpu"))
-    flags = (t.requires_grad + 2 * t._is_view() for t in tensors)
-    yield library.look(tensors) == array("Q", [*(t.data_ptr() for t in tensors), *flags])
-    yield not any(
-        library.look((base, odd)) for odd in (base.as_subclass(_Derived), base.to_sparse())
-    )
+    leaf = torch.nn.Parameter(base + 1)
+    tensors = (base, leaf, base[1:, 2:], torch.empty(0, device="cpu"), leaf * 2)
     before = [t._version for t in tensors]
-    yield library.bump((*tensors, base)) and not library.bump((base, inference))
-    yield [t._version - n for t, n in zip(tensors, before)] == [3, 1, 3, 1]
+    words = array("Q", [*(t.data_ptr() for t in (*tensors, inference)), *before, 0])
+    flags = (t.requires_grad + 2 * t._is_view() + 4 * t.is_leaf for t in tensors)
+    yield library.look(*tensors, inference) == bytes((*words.tobytes(), *flags, 4 + 8))
+    yield not any(library.look(base, odd) for odd in (base.as_subclass(_Derived), base.to_sparse()))
+    yield library.bump(*tensors, base) and not library.bump(base, inference)
+    yield [t._version - n for t, n in zip(tensors, before)] == [3, 1, 3, 1, 1]

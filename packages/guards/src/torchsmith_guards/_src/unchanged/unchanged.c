@@ -45,6 +45,12 @@ static void *(*get_grad)(const void *impl);
 static int (*get_data_ptr)(void *, void **);
 static _Bool (*is_view)(const void *tensor);
 static void (*bump_version)(const void *tensor);
+static _Bool (*is_leaf)(const void *tensor);
+static number (*version)(const void *tensor);
+static void *(*bytes_of)(const char *, number); /* from Python: makes a bytes object */
+static void *(*bool_of)(long);
+static void (*drop)(void *);
+static number content; /* of a bytes object: where its bytes begin */
 static int strided;
 static number offset; /* of the at::Tensor in its Python object */
 static number back;   /* of the pointer to that object in what the at::Tensor points to */
@@ -54,7 +60,7 @@ static word parameter; /* and that of parameters */
 
 void use(void **functions, int strided_layout, number offset_of_tensor, number offset_back,
          char *sample, word class_of_tensors,
-         word class_of_parameters)
+         word class_of_parameters, number content_of_bytes)
 {
     get_dtype = (int (*)(void *, int *))functions[0];
     get_device_type = (int (*)(void *, int *))functions[1];
@@ -69,8 +75,14 @@ void use(void **functions, int strided_layout, number offset_of_tensor, number o
     is_inference = (_Bool (*)(const void *))functions[10];
     is_view = (_Bool (*)(const void *))functions[11];
     bump_version = (void (*)(const void *))functions[12];
-    requires_grad = (_Bool (*)(const void *))functions[13];
-    get_grad = (void *(*)(const void *))functions[14];
+    is_leaf = (_Bool (*)(const void *))functions[13];
+    version = (number (*)(const void *))functions[14];
+    requires_grad = (_Bool (*)(const void *))functions[15];
+    get_grad = (void *(*)(const void *))functions[16];
+    bytes_of = (void *(*)(const char *, number))functions[17];
+    bool_of = (void *(*)(long))functions[18];
+    drop = (void (*)(void *))functions[19];
+    content = content_of_bytes;
     strided = strided_layout;
     offset = offset_of_tensor;
     back = offset_back;
@@ -185,7 +197,7 @@ static int distinct(const struct table *table)
 
 /* 1 when every word and every tensor is as it was. Words come first and in the order in which they
    were found: a word lies in an object that the words before it show to be alive. */
-int unchanged(const struct table *table)
+static int holds(const struct table *table)
 {
     number i;
     for (i = 0; i < table->entries; i++)
@@ -197,38 +209,59 @@ int unchanged(const struct table *table)
     return !table->impl || distinct(table);
 }
 
+/* A function of Python's: that of the table that is the content of the bytes that it is made with. */
+void *unchanged(const char *self, void *nothing)
+{
+    return bool_of(holds((const struct table *)(self + content)));
+}
+
 static int is_plain(const char *object)
 {
     word class = ((const word *)object)[1];
     return class == plain || class == parameter;
 }
 
-/* Where the elements of each tensor begin, then what else there is to it: 1 when it requires a
-   gradient, 2 when it is a view. 0 for tensors of other classes, and where that cannot be read. */
-int look(char *const *objects, number count, word *out)
+/* A function of Python's. Where the elements of each tensor begin, then their versions, eight bytes
+   each, then a byte of what else there is to each: 1 when it requires a gradient, 2 when it is a
+   view, 4 a leaf, 8 an inference tensor, whose version is 0. Nothing at all for tensors of other
+   classes, and where that cannot be read. */
+void *look(void *self, char *const *objects, number count)
 {
     number i;
     int found;
+    char *out = bytes_of(0, 17 * count), *flags;
+    word *starts, *versions;
+    if (!out)
+        return 0;
+    starts = (word *)(out + content);
+    versions = starts + count;
+    flags = (char *)(versions + count);
     for (i = 0; i < count; i++) {
         void *tensor = objects[i] + offset;
         if (!is_plain(objects[i]) || get_layout(tensor, &found) || found != strided ||
-            get_data_ptr(tensor, (void **)&out[i]))
-            return 0;
-        out[count + i] = (word)requires_grad(*(void **)tensor) | (word)is_view(tensor) << 1;
+            get_data_ptr(tensor, (void **)&starts[i])) {
+            drop(out);
+            return bytes_of(0, 0);
+        }
+        found = is_inference(tensor);
+        versions[i] = found ? 0 : (word)version(tensor);
+        flags[i] = (char)(requires_grad(*(void **)tensor) | is_view(tensor) << 1 |
+                          is_leaf(tensor) << 2 | found << 3);
     }
-    return 1;
+    return out;
 }
 
-/* Count a write to each tensor; 0, and none is, for tensors of other classes or without a count. */
-int bump(char *const *objects, number count)
+/* Likewise: count a write to each tensor; False, and none is, for tensors of other classes or
+   without a count. */
+void *bump(void *self, char *const *objects, number count)
 {
     number i;
     for (i = 0; i < count; i++)
         if (!is_plain(objects[i]) || is_inference(objects[i] + offset))
-            return 0;
+            return bool_of(0);
     for (i = 0; i < count; i++)
         bump_version(objects[i] + offset);
-    return 1;
+    return bool_of(1);
 }
 
 /* For each of `places` the word of `from` there (its low 32 bits), moved by its high bits but the
