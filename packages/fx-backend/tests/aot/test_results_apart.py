@@ -110,7 +110,7 @@ def test_each_result_lets_go_of_its_own():
     for first, retain in itertools.product((0, 1), (False, True)):
         given = [leaf(0), leaf(1)]
         results = run(*given)
-        saved = results[0].grad_fn.held.nodes
+        saved = results[0].grad_fn.call.held.nodes
         parts = [
             [StorageWeakRef(t.untyped_storage()) for t in tensors_of(node) if t.grad_fn is None]
             for node in saved
@@ -242,7 +242,7 @@ def test_parts_of_what_is_saved_have_nodes_where_they_need_some(kind):
         ):
             results = f(*given)
         if f is not trunk:
-            nodes = results[0].grad_fn.held.nodes
+            nodes = results[0].grad_fn.call.held.nodes
             assert len(nodes) > 1
             assert {isinstance(node, list) for node in nodes} == {kind == "leaves"}
             assert bool(packed) == (kind == "hooked")

@@ -77,9 +77,16 @@ _LIBRARIES: tuple[tuple[str, str], ...] = (
         _ZN2at6native6is_negERKNS_6TensorE _ZN2at6native12is_inferenceERKNS_6TensorE
         _ZNK2at10TensorBase7is_viewEv _ZN5torch8autograd4impl12bump_versionERKN2at6TensorE
         _ZNK2at10TensorBase7is_leafEv _ZNK2at10TensorBase8_versionEv
+        _ZN2at6native14_is_zerotensorERKNS_6TensorE
         """,
     ),
-    ("libc10.so", "_ZNK3c1010TensorImpl13requires_gradEv _ZNK3c1010TensorImpl4gradEv"),
+    (
+        "libc10.so",
+        """
+        _ZNK3c1010TensorImpl13requires_gradEv _ZNK3c1010TensorImpl4gradEv
+        _ZNK3c1010TensorImpl11has_storageEv
+        """,
+    ),
 )
 
 

@@ -213,9 +213,9 @@ def saved_by(ctx: Any, results: Sequence[int]) -> Any:
     Raises:
         RuntimeError: eager's, where they were let go of or written.
     """
-    held = ctx.held
+    held, laid = ctx.call.held, ctx.call.laid
     found = ctx.saved_tensors if held is None else held.take(results, keeps_graph())
-    return found if ctx.laid is None else list(map(_as_saved, found, ctx.laid))
+    return found if laid is None else list(map(_as_saved, found, laid))
 
 
 def _as_saved(given: torch.Tensor | None, laid: tuple[Any, ...]) -> torch.Tensor | None:

@@ -19,6 +19,8 @@ Key = tuple[tuple[int, ...] | None, ...]
 
 _MOST_ASKED = 8  # leaves, past which it takes too long to hear of each by an exception
 _QUIET = 50  # passes that are not asked about
+_CALM = 8  # passes that want all gradients, after which one of so many is asked about
+_NONE: frozenset[int] = frozenset()
 
 
 def strides_in(order: Sequence[int], sizes: Sequence[Any]) -> tuple[Any, ...]:
@@ -66,16 +68,19 @@ def order_at_hand(root: torch.Tensor) -> tuple[int, ...] | None:
 
 class Asking:
     """Asks which gradients a backward pass does nothing with: ``torch.autograd.grad`` asks for what
-    it is told alone. Where torch told of leaves by exceptions, which take long, and there was
-    nothing to leave out, later passes are not asked about for a while."""
+    it is told alone. Asking takes long where torch tells of leaves by exceptions, and longer than
+    computing a few small gradients: where there was nothing to leave out, later passes are not
+    asked about for a while."""
 
-    quiet = 0  # passes
+    def __init__(self, *, small: bool) -> None:
+        """Nothing is known yet of gradients that are all ``small``, or not."""
+        self.small, self.quiet, self.calm = small, 0, 0  # passes
 
     def unasked(self, function: Any, places: Sequence[int]) -> frozenset[int]:
         """Which of ``places``, those of the gradients of a node of autograd's that runs now."""
         if self.quiet:
             self.quiet -= 1
-            return frozenset()
+            return _NONE
         found, asked = [], 0
         for place, (node, _) in zip(places, function.next_functions):
             try:
@@ -86,6 +91,7 @@ class Asking:
                 if asked > _MOST_ASKED:
                     found.clear()
                     break
-        if asked and not found:
-            self.quiet = _QUIET
+        self.calm = 0 if found else self.calm + 1
+        if not found and (asked or (self.small and self.calm > _CALM)):
+            self.quiet = _QUIET if asked else _CALM
         return frozenset(found)

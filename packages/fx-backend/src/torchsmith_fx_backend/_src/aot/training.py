@@ -26,18 +26,25 @@ from torchsmith_guards import collector, deferred
 
 from torchsmith_fx_backend._src.aot import partition
 from torchsmith_fx_backend._src.aot.frame import Unusual
-from torchsmith_fx_backend._src.aot.held import SPENT, Division, Part, independent, items, saved_by
+from torchsmith_fx_backend._src.aot.held import (
+    SPENT,
+    Division,
+    Held,
+    Part,
+    independent,
+    items,
+    saved_by,
+)
 from torchsmith_fx_backend._src.aot.joint import Joint, Result, Slot, Snapshot
 from torchsmith_fx_backend._src.aot.lone import LEAST, alone, holders, taken
 from torchsmith_fx_backend._src.aot.tangents import Asking, Key, order_at_hand, ordered, strides_in
 from torchsmith_fx_backend._src.aot.turns import in_turn
-from torchsmith_fx_backend._src.aot.twice import Again, Given
+from torchsmith_fx_backend._src.aot.twice import Again, Given, leaves_behind, never
 from torchsmith_fx_backend._src.capture.torch_private import (
     apply_of,
     below_autocast,
     below_autograd,
     check_version,
-    delayed_error,
     fake_like,
     has_autocast,
     has_saving_hooks,
@@ -47,7 +54,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     pytree,
     without_autocast,
 )
-from torchsmith_fx_backend._src.runtime.addresses import looks
+from torchsmith_fx_backend._src.runtime.addresses import in_memory, looks
 from torchsmith_fx_backend._src.runtime.halves import RecordedBackward, RecordedForward
 from torchsmith_fx_backend._src.runtime.launchers import meanwhile
 from torchsmith_fx_backend.errors import UnsupportedError
@@ -58,6 +65,7 @@ _NOTHING = contextlib.nullcontext()
 
 MOST_HALVES = 8  # past which gradients that nobody asks for are computed, too
 MOST_SETS = 64  # of gradients that are noticed
+_SMALL = 1 << 16  # elements of all gradients together that are soon computed
 
 # graph -> callable of the graph's inputs that returns its outputs; the graph is optimized in place
 Compile = Callable[[fx.GraphModule], Any]
@@ -105,10 +113,11 @@ class Training:
     before: tuple[int, ...] = ()  # inputs that a part needs as they were, too, after their writes
     any_sizes: bool = False  # whether sizes of results are symbols
     large: bool = False  # whether a tangent may be worth its memory
+    direct: bool = False  # whether backward passes mostly do no more than call a half
     backwards: dict[tuple[Key, frozenset[int]], tuple[Any, tuple[int, ...]]] = field(
         default_factory=dict
     )
-    asking: Asking = field(default_factory=Asking)
+    asking: Asking = field(init=False)
     _partial: set[tuple[Key, frozenset[int]]] = field(default_factory=set)
     _given: dict[str, object] = field(default_factory=dict)
     _snapshot: tuple[Key, Snapshot] | None = None
@@ -138,6 +147,9 @@ class Training:
         sizes = [n for root in roots for n in (*root.shape, *root.stride())]
         self.any_sizes = any(type(n) is not int for n in sizes)
         self.large = self.any_sizes or max(root.nbytes for root in roots) >= LEAST
+        wanted = [joint.nodes[i].meta["val"].numel() for i in joint.wanted]
+        small = all(type(n) is int for n in wanted) and sum(wanted) < _SMALL
+        self.asking = Asking(small=small)
         key: Any = tuple(order_at_hand(root) if self.any_sizes else root.stride() for root in roots)
         usual = None not in key
         strides = self._strides(key) if usual else [root.stride() for root in roots]
@@ -259,6 +271,10 @@ class Training:
         again, found = self.again, shown | places
         again.left = {i: p for i, p in found.items() if i not in again.written}
         again.checked = not again.written.issuperset(self.kept_inputs)
+        special = self.large or self.any_sizes or self.numbers or self.kept_rewritten
+        recorded = isinstance(self.forward, RecordedForward)
+        special = special or recorded or self.joint.inner or len(self.parts) != 1
+        self.direct = bool(self.saving) and not special
         return besides
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:
@@ -401,6 +417,14 @@ class _Call:
     given: Given | None  # to the call, if a second run is possible
     loan: Any  # of the memory of a recording, if what is saved lies there
     inner: Sequence[tuple[_Watched, frozenset[int]]] = ()  # results that others are computed from
+    guarded: Sequence[tuple[Any, int, frozenset[int]]] = ()  # written inputs, with their versions
+    held: Held | None = None  # what is saved, where it is divided
+    laid: Sequence[tuple[Any, ...]] | None = None  # how it lies, where hooks have it
+
+    @property
+    def done(self) -> bool:
+        """Whether no later backward pass may need anything of it."""
+        return not keeps_graph() and (self.held is None or self.held.empty)
 
 
 class CompiledFunction(torch.autograd.Function):
@@ -415,10 +439,10 @@ class CompiledFunction(torch.autograd.Function):
         call, outputs, kept, hooked = made
         ctx.call = call
         if hooked:  # they may give back what lies otherwise
-            ctx.laid = [(t.size(), t.stride(), t.dtype, t.device) for t in kept]
+            call.laid = [(t.size(), t.stride(), t.dtype, t.device) for t in kept]
         division = call.part.division
         if division is not None:
-            ctx.held = division.hold(kept, hooked)
+            call.held = division.hold(kept, hooked)
         elif kept:
             ctx.save_for_backward(*kept)
         elif call.training.saving:
@@ -432,12 +456,18 @@ class CompiledFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         """Run the backward half for the tangents that are defined."""
         call: _Call = ctx.call
-        training, part = call.training, call.part
+        training, part, lie = call.training, call.part, in_memory(grads)
+        if lie and training.direct and call.laid is None and not torch.is_grad_enabled():
+            without = training.asking.unasked(ctx, part.gradients)
+            known = training.backwards.get((tuple([t.stride() for t in grads]), without))
+            if known is not None and not has_autocast():  # what follows would do the same
+                arguments = [*items(known[1])(ctx.saved_tensors), *grads]
+                _release(ctx)
+                return (None, *part.found(known[0](arguments)))
         counts = holders(grads) if training.large else None
-        tangents, defined, results = [*grads], [*grads], part.results
+        tangents, results = [*grads], part.results
         if len(grads) != len(part.tangents) or type(None) in map(type, grads):
             tangents = [None if i is None else grads[i] for i in part.tangents]
-            defined = [t for t in grads if t is not None]
             order = training.joint.differentiable
             results = tuple(i for i, t in zip(order, tangents) if t is not None)
             if not results:
@@ -448,11 +478,12 @@ class CompiledFunction(torch.autograd.Function):
                 if hooks or (tensor is not None and tensor.retains_grad):
                     raise RuntimeError(INNER)
         saves = not training.saving.isdisjoint(results)
-        for tensor, version, users in ctx.guarded:
+        for tensor, version, users in call.guarded:
             if not users.isdisjoint(results):
                 check_version(tensor, version)
         given, twice = call.given, torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        batched = not all(map(has_storage, defined))  # by vmap, which gives tangents no memory
+        # By vmap, which gives tangents no memory.
+        batched = not lie and not all(has_storage(t) for t in grads if t is not None)
         without = frozenset() if batched else training.asking.unasked(ctx, part.gradients)
         if batched and given is None:
             raise RuntimeError(TWICE.format("for tangents in a batch", training.again.why))
@@ -464,21 +495,20 @@ class CompiledFunction(torch.autograd.Function):
             _release(ctx)
             found = training.again.gradients(given, kept, tangents, twice, without)
         else:
-            del defined
             if counts is not None:
                 held = [None if i is None else counts[i] for i in part.tangents]
                 tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
             if twice or has_autocast():  # perhaps not when the graph was captured
                 with torch.no_grad(), below_autocast():
-                    found = _compiled_backward(ctx, tangents, saves, results, without)
+                    found = _compiled_backward(ctx, tangents, lie, saves, results, without)
             else:
-                found = _compiled_backward(ctx, tangents, saves, results, without)
-        if call.loan is not None and not keeps_graph() and (ctx.held is None or ctx.held.empty):
+                found = _compiled_backward(ctx, tangents, lie, saves, results, without)
+        if call.loan is not None and call.done:
             call.loan = None  # the last one gives the memory back
         if twice and given is None:
-            reached = [*_leaves_behind(ctx), *(t for t in grads if t is not None)]
+            reached = [*leaves_behind(ctx), *(t for t in grads if t is not None)]
             said = TWICE.format("twice", training.again.why)
-            found = [None if g is None else _never(g, said, reached) for g in found]
+            found = [None if g is None else never(g, said, reached) for g in found]
         return (None, *part.found(found))
 
 
@@ -490,37 +520,38 @@ def _watch(result: torch.Tensor) -> _Watched:
     return result._backward_hooks, weakref.ref(result)
 
 
-_apply = apply_of(CompiledFunction, guarded=(), held=None, laid=None)
+_apply = apply_of(CompiledFunction)
 
 
 def _release(ctx: Any) -> None:
     """Let go of what the call saved and was given, unless other backward passes may need it."""
     ctx.maybe_clear_saved_tensors()
-    if not keeps_graph() and (ctx.held is None or ctx.held.empty):
-        ctx.call.given = None
+    call: _Call = ctx.call
+    if call.given is not None and call.done:
+        call.given = None
 
 
 def _compiled_backward(
     ctx: Any,
     tangents: list[torch.Tensor | None],
+    lie: bool,
     saves: bool,
     results: Sequence[int],
     without: frozenset[int],
 ) -> Sequence[Any]:
-    """Run the backward half ``without`` these gradients; ``saves`` says whether eager's would need
-    what it saved for ``results``, whose tangents are defined."""
+    """Run the backward half ``without`` these gradients; ``lie`` says that the tangents are known
+    to lie in memory, ``saves`` whether eager's would need what it saved for ``results``, whose
+    tangents are defined."""
     call: _Call = ctx.call
     training, numbers = call.training, call.numbers
-    strides: list[tuple[int, ...] | None] = []
-    for place, tangent in enumerate(tangents):
-        if tangent is None:
-            strides.append(None)
-            continue
-        if tangent.is_neg() or tangent.is_conj() or tangent._is_zerotensor():
-            # Its elements shall lie in memory.
-            tangents[place] = tangent = torch.empty_like(tangent).copy_(tangent)
-        strides.append(tangent.stride())
-    tangent = None
+    if not lie:
+        for place, tangent in enumerate(tangents):
+            if tangent is not None and (
+                tangent.is_neg() or tangent.is_conj() or tangent._is_zerotensor()
+            ):  # its elements shall lie in memory
+                tangents[place] = torch.empty_like(tangent).copy_(tangent)
+        tangent = None
+    strides = [t if t is None else t.stride() for t in tangents]
     key = ordered(tangents) if training.any_sizes else tuple(strides)
     half, used = training.backwards.get((key, without)) or training.backward_of(key, without)
     arguments: list[Any] = []
@@ -531,7 +562,7 @@ def _compiled_backward(
             for place, number in zip(training.numbers, reversed(numbers), strict=True):
                 values.insert(place, number)
         arguments += items(used)(values)
-        if ctx.held is not None and any(value is None for value in arguments):
+        if call.held is not None and any(value is None for value in arguments):
             raise RuntimeError(SPENT)
         del values
     arguments += [t for t in tangents if t is not None]
@@ -559,7 +590,7 @@ def _guard_written(training: Training, inputs: Sequence[Any], outputs: Sequence[
     """Let backward passes check the written inputs that they read as they are now."""
     joint = training.joint
     for part in training.parts if training.kept_rewritten else ():
-        guarded = outputs[part.results[0]].grad_fn.guarded = []
+        guarded = outputs[part.results[0]].grad_fn.call.guarded = []
         for place in training.kept_rewritten:
             users = frozenset(i for i in part.results if joint.nodes[place] in joint.reads[i])
             # An alias without a history: the tensor itself holds the function by its own.
@@ -580,22 +611,6 @@ class _Before(torch.autograd.Function):
 
 
 _as_before = apply_of(_Before)
-
-
-def _never(tensor: torch.Tensor, message: str, others: Sequence[torch.Tensor] = ()) -> torch.Tensor:
-    """``tensor`` as the result of a function, of ``others``, too, whose backward pass raises
-    ``message``."""
-    return delayed_error(message, 1 + len(others))(tensor.detach().requires_grad_(), *others)[0]
-
-
-def _leaves_behind(function: Any) -> list[torch.Tensor]:
-    """The leaves that a backward pass through this node of autograd's comes to."""
-    seen = waiting = {function: None}
-    while waiting:
-        nodes = (each for node in waiting for each, _ in node.next_functions)
-        waiting = dict.fromkeys(node for node in nodes if node is not None and node not in seen)
-        seen = seen | waiting
-    return [node.variable for node in seen if type(node).__name__ == "AccumulateGrad"]
 
 
 _is_view = torch.Tensor._is_view
@@ -712,7 +727,7 @@ def callable_of(
                 if cuts:
                     _write(training, inputs, outputs, part.results)
             for place in spent:
-                outputs = [*outputs[:place], _never(outputs[place], SPENT), *outputs[place + 1 :]]
+                outputs = [*outputs[:place], never(outputs[place], SPENT), *outputs[place + 1 :]]
             if written:
                 if not cuts:
                     _write(training, inputs, outputs, written)

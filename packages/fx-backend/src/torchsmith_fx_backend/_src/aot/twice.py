@@ -22,7 +22,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src.aot.held import items, save
 from torchsmith_fx_backend._src.aot.joint import Joint
-from torchsmith_fx_backend._src.capture.torch_private import check_version, pytree
+from torchsmith_fx_backend._src.capture.torch_private import check_version, delayed_error, pytree
 
 aten = torch.ops.aten
 _detach = torch.Tensor.detach
@@ -229,6 +229,22 @@ class Again:
 
 _FORGOTTEN = 50  # calls after which a habit is
 _DEVICES = ("cpu", "cuda")
+
+
+def never(tensor: torch.Tensor, message: str, others: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    """``tensor`` as the result of a function, of ``others``, too, whose backward pass raises
+    ``message``."""
+    return delayed_error(message, 1 + len(others))(tensor.detach().requires_grad_(), *others)[0]
+
+
+def leaves_behind(function: Any) -> list[torch.Tensor]:
+    """The leaves that a backward pass through this node of autograd's comes to."""
+    seen = waiting = {function: None}
+    while waiting:
+        nodes = (each for node in waiting for each, _ in node.next_functions)
+        waiting = dict.fromkeys(node for node in nodes if node is not None and node not in seen)
+        seen = seen | waiting
+    return [node.variable for node in seen if type(node).__name__ == "AccumulateGrad"]
 
 
 _NORM = aten._native_batch_norm_legit_functional.default

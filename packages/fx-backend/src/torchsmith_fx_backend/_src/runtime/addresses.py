@@ -32,6 +32,12 @@ def addresses(tensors: tuple[torch.Tensor, ...]) -> array[int]:
     return array("Q", found[: 8 * len(tensors)] if found else map(_data_ptr, tensors))
 
 
+def in_memory(tensors: Sequence[torch.Tensor | None]) -> bool:
+    """True of tensors whose elements lie in memory as they are, where that is found out quickly."""
+    library = native_library()
+    return library is not None and library.in_memory(*tensors)
+
+
 def count_writes(tensors: tuple[torch.Tensor, ...]) -> None:
     """Advance the version counter of each tensor."""
     library = native_library()

@@ -44,6 +44,8 @@ class Library:
     Attributes:
         look: ``look(*tensors)``: what ``unchanged.c`` says of them, as bytes; empty for subclasses,
             and where it cannot be read.
+        in_memory: ``in_memory(*tensors)``: whether all their elements lie in memory as they are;
+            False for subclasses, and where other objects are among them.
         bump: ``bump(*tensors)``: count a write to each; False, and none is, where that cannot be
             done.
         gather: puts words together and says which low bits they have, see the C file.
@@ -54,7 +56,7 @@ class Library:
         # PyDLL: the GIL stays held, since the functions read Python objects.
         library = ctypes.PyDLL(str(path))
         pointer, number = ctypes.c_void_p, ctypes.c_longlong
-        library.use.argtypes = (pointer, ctypes.c_int, number, number, *(pointer,) * 3, number)
+        library.use.argtypes = (pointer, ctypes.c_int, number, number, *(pointer,) * 4)
         library.gather.argtypes = (pointer, pointer, number, pointer)
         library.overlap.argtypes = (pointer, pointer, pointer, ctypes.c_char_p, number)
         library.describe.argtypes = (pointer, pointer, number, ctypes.c_int)
@@ -67,7 +69,8 @@ class Library:
         cpp = private.tensor_address(sample)
         (offset,) = (place for place in places if word(id(sample) + place) == cpp)
         (back,) = (place for place in range(0, 96, 8) if word(cpp + place) & ~7 == id(sample))
-        facts = (offset, back, id(sample), id(torch.Tensor), id(torch.nn.Parameter), _BYTES_HEAD)
+        classes = id(torch.Tensor), id(torch.nn.Parameter)
+        facts = (offset, back, id(sample), *classes, _BYTES_HEAD)
         library.use(addresses, -1, *facts)
         library.use(addresses, library.layout(id(sample)), *facts)
         self._describe, self._unchanged = (
@@ -75,6 +78,7 @@ class Library:
             _method(library.unchanged, _NO_ARGUMENTS),
         )
         self.look: Callable[..., bytes] = _function(_method(library.look, _FAST_CALL))
+        self.in_memory: Callable[..., bool] = _function(_method(library.in_memory, _FAST_CALL))
         self.bump: Callable[..., bool] = _function(_method(library.bump, _FAST_CALL))
         self.gather, self.overlap = library.gather, library.overlap
 
@@ -100,10 +104,10 @@ def address_of(function: Any) -> int:
 
 def _method(function: Any, flags: int) -> ctypes.Array[ctypes.c_uint64]:
     """What Python knows a function in C by (``PyMethodDef``), as long as the process lives."""
-    _kept.append(ctypes.create_string_buffer(function.__name__.encode()))
-    name = ctypes.addressof(_kept[-1])
-    _kept.append((ctypes.c_uint64 * 4)(name, address_of(function), flags, 0))
-    return _kept[-1]
+    name = ctypes.create_string_buffer(function.__name__.encode())
+    made = (ctypes.c_uint64 * 4)(ctypes.addressof(name), address_of(function), flags, 0)
+    _kept.extend((name, made))
+    return made
 
 
 def _function(method: ctypes.Array[ctypes.c_uint64], own: object = None) -> Callable[..., Any]:

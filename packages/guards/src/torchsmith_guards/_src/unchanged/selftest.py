@@ -287,5 +287,8 @@ def _batches(library: Library) -> Iterator[bool]:
     flags = (t.requires_grad + 2 * t._is_view() + 4 * t.is_leaf for t in tensors)
     yield library.look(*tensors, inference) == bytes((*words.tobytes(), *flags, 4 + 8))
     yield not any(library.look(base, odd) for odd in (base.as_subclass(_Derived), base.to_sparse()))
+    zero = torch._efficientzerotensor(2, device="cpu")
+    lazy = (torch._neg_view(base), base.to(torch.cfloat).conj(), zero, base.to_sparse(), None)
+    yield library.in_memory(*tensors) and not any(map(library.in_memory, lazy))
     yield library.bump(*tensors, base) and not library.bump(base, inference)
     yield [t._version - n for t, n in zip(tensors, before)] == [3, 1, 3, 1, 1]

@@ -47,6 +47,8 @@ static _Bool (*is_view)(const void *tensor);
 static void (*bump_version)(const void *tensor);
 static _Bool (*is_leaf)(const void *tensor);
 static number (*version)(const void *tensor);
+static _Bool (*is_zero)(const void *tensor);
+static _Bool (*has_storage)(const void *impl);
 static void *(*bytes_of)(const char *, number); /* from Python: makes a bytes object */
 static void *(*bool_of)(long);
 static void (*drop)(void *);
@@ -77,11 +79,13 @@ void use(void **functions, int strided_layout, number offset_of_tensor, number o
     bump_version = (void (*)(const void *))functions[12];
     is_leaf = (_Bool (*)(const void *))functions[13];
     version = (number (*)(const void *))functions[14];
-    requires_grad = (_Bool (*)(const void *))functions[15];
-    get_grad = (void *(*)(const void *))functions[16];
-    bytes_of = (void *(*)(const char *, number))functions[17];
-    bool_of = (void *(*)(long))functions[18];
-    drop = (void (*)(void *))functions[19];
+    is_zero = (_Bool (*)(const void *))functions[15];
+    requires_grad = (_Bool (*)(const void *))functions[16];
+    get_grad = (void *(*)(const void *))functions[17];
+    has_storage = (_Bool (*)(const void *))functions[18];
+    bytes_of = (void *(*)(const char *, number))functions[19];
+    bool_of = (void *(*)(long))functions[20];
+    drop = (void (*)(void *))functions[21];
     content = content_of_bytes;
     strided = strided_layout;
     offset = offset_of_tensor;
@@ -249,6 +253,21 @@ void *look(void *self, char *const *objects, number count)
                           is_leaf(tensor) << 2 | found << 3);
     }
     return out;
+}
+
+/* Likewise: whether the elements of each tensor lie in memory as they are; False for
+   other classes, and other objects than tensors. */
+void *in_memory(void *self, char *const *objects, number count)
+{
+    number i;
+    int found;
+    for (i = 0; i < count; i++) {
+        void *tensor = objects[i] + offset;
+        if (!is_plain(objects[i]) || get_layout(tensor, &found) || found != strided ||
+            !has_storage(*(void **)tensor) || is_conj(tensor) || is_neg(tensor) || is_zero(tensor))
+            return bool_of(0);
+    }
+    return bool_of(1);
 }
 
 /* Likewise: count a write to each tensor; False, and none is, for tensors of other classes or
