@@ -69,6 +69,7 @@ from torchsmith_guards._src.sources.sources import (
 )
 from torchsmith_guards._src.torch_private import without_saving_hooks
 from torchsmith_guards._src.unchanged.native import library as native_library
+from torchsmith_guards._src.unchanged.native import python_function
 
 __all__ = [
     "GLOBAL_STATE",
@@ -142,6 +143,7 @@ __all__ = [
     "limits_of",
     "native_library",
     "new_strided",
+    "python_function",
     "resolve_size",
     "same_sizes",
     "settled",

@@ -271,10 +271,9 @@ class Training:
         again, found = self.again, shown | places
         again.left = {i: p for i, p in found.items() if i not in again.written}
         again.checked = not again.written.issuperset(self.kept_inputs)
-        special = self.large or self.any_sizes or self.numbers or self.kept_rewritten
+        special = self.large, self.any_sizes, self.numbers, self.kept_rewritten, self.joint.inner
         recorded = isinstance(self.forward, RecordedForward)
-        special = special or recorded or self.joint.inner or len(self.parts) != 1
-        self.direct = bool(self.saving) and not special
+        self.direct = bool(self.saving) and len(self.parts) == 1 and not (recorded or any(special))
         return besides
 
     def _strides(self, key: Key) -> Sequence[tuple[Any, ...] | None]:

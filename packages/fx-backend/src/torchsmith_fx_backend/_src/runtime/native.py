@@ -17,9 +17,10 @@ import warnings
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
+from torchsmith_guards import python_function
 from torchsmith_guards.records import recorder
 
 from torchsmith_fx_backend._src.runtime.cache import Cache
@@ -36,21 +37,11 @@ if TYPE_CHECKING:  # what is restored needs no printer, whose import takes longe
     from torchsmith_fx_backend._src.loops.ir import Kernel
 
 _PER_UNIT = 8  # kernels per C file from which on a second compiler process pays
-_METH_FASTCALL = 0x80
 _PLACEHOLDER = "KERNEL"
 
 
 class NoCompilerWarning(UserWarning):
     """No working C compiler: graphs run through aten, correct but not faster than eager."""
-
-
-class _MethodDef(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("method", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
 
 
 class NativeLauncher:
@@ -234,7 +225,7 @@ class NativeLauncher:
             if key not in self._loaded:
                 source = files[f"{key}.c"].decode()
                 each = _each(library, name) if hasattr(library, f"py_{name}_each") else None
-                call = _callable(library, f"py_{name}")
+                call = python_function(getattr(library, f"py_{name}"))
                 self._loaded[key] = LoadedKernel(key, name, source, call, each)
 
 
@@ -265,25 +256,8 @@ def _api_addresses() -> list[int]:
     return [*reading, id(TypeError), *threads, id(None), _address("Py_IncRef"), *errors]
 
 
-# Python functions point into these for as long as the process lives, and so do the libraries.
-_definitions: list[_MethodDef] = []
-_libraries: list[ctypes.CDLL] = []
-
-
-def _callable(library: ctypes.CDLL, name: str) -> Callable[..., object]:
-    """The Python function whose C entry point is ``name``."""
-    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-    definition = _MethodDef(name.encode(), address, _METH_FASTCALL, None)
-    _definitions.append(definition)
-    _libraries.append(library)
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
-        ("PyCFunction_NewEx", ctypes.pythonapi)
-    )
-    return cast("Callable[..., object]", make(ctypes.addressof(definition), None, None))
-
-
 def _each(library: ctypes.CDLL, name: str) -> Callable[[array[int], int], object]:
-    call = _callable(library, f"py_{name}_each")
+    call = python_function(getattr(library, f"py_{name}_each"))
     return lambda table, bits: call(*table.buffer_info())
 
 

@@ -77,9 +77,9 @@ class Library:
             library.describe,
             _method(library.unchanged, _NO_ARGUMENTS),
         )
-        self.look: Callable[..., bytes] = _function(_method(library.look, _FAST_CALL))
-        self.in_memory: Callable[..., bool] = _function(_method(library.in_memory, _FAST_CALL))
-        self.bump: Callable[..., bool] = _function(_method(library.bump, _FAST_CALL))
+        self.look: Callable[..., bytes] = python_function(library.look)
+        self.in_memory: Callable[..., bool] = python_function(library.in_memory)
+        self.bump: Callable[..., bool] = python_function(library.bump)
         self.gather, self.overlap = library.gather, library.overlap
 
     def describe(
@@ -114,6 +114,11 @@ def _function(method: ctypes.Array[ctypes.c_uint64], own: object = None) -> Call
     """A function of Python's, whose calls cost less than those of ctypes; C is given ``own``."""
     made: Callable[..., Any] = _make_function(ctypes.addressof(method), own, None)
     return made
+
+
+def python_function(function: Any) -> Callable[..., Any]:
+    """A function of Python's out of one in C that takes what ``METH_FASTCALL`` says."""
+    return _function(_method(function, _FAST_CALL))
 
 
 _kept: list[Any] = []
