@@ -154,6 +154,21 @@ def test_gradients_that_nobody_asks_for_are_not_computed():
     assert first.grad is None and x.grad is not None
 
 
+def test_a_program_that_turns_from_all_gradients_to_some_is_noticed():
+    model = network()
+    compiled = torchsmith.compile(model, options={"strict": True})
+    x = torch.randn(4, 3, dtype=torch.double, requires_grad=True)
+    for _ in range(30):
+        compiled(x).sum().backward()
+    for _ in range(12):
+        (got,) = torch.autograd.grad(compiled(x).sum(), x)
+        torch.testing.assert_close(got, torch.autograd.grad(model(x).sum(), x)[0])
+    counts = [
+        products(lambda run=run: torch.autograd.grad(run(x).sum(), x)) for run in (compiled, model)
+    ]
+    assert counts[0] <= counts[1]
+
+
 def test_a_hook_sees_a_gradient_that_is_asked_for_on_the_way():
     model = network()
     compiled = torchsmith.compile(model, options={"strict": True})

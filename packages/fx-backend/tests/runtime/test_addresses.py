@@ -34,6 +34,34 @@ def test_where_tensors_begin(way):
         assert list(addresses.addresses(given)) == [t.data_ptr() for t in given]
 
 
+def test_what_tensors_are(way):
+    with torch.inference_mode():
+        inference = torch.zeros(2)
+    for own in (tensors(), tensors()[:-1]):
+        own[0].add_(1)
+        given = (*own, inference, own[0])
+        count, found = len(given), addresses.looks(given)
+        versions = [0 if t.is_inference() else t._version for t in given]
+        assert list(array("q", found[8 * count : 16 * count])) == versions
+        said = [[bool(flags >> bit & 1) for bit in range(4)] for flags in found[16 * count :]]
+        facts = [[t.requires_grad, t._is_view(), t.is_leaf, t.is_inference()] for t in given]
+        assert said == facts
+    assert addresses.looks(()) == b""
+
+
+def test_what_lies_in_memory_as_it_is(way):
+    x = torch.randn(3, 4)
+    lazy = (torch._neg_view(x), x.to(torch.cfloat).conj(), torch._efficientzerotensor(3))
+    others = (x.to_sparse(), x.as_subclass(Marked), None)
+    assert not any(addresses.in_memory((x, odd)) for odd in (*lazy, *others))
+    plain = (x, x.t(), x[0].expand(5, 4), x.to(torch.cfloat), nn.Parameter(x))
+    assert addresses.in_memory(plain) is (addresses.native_library() is not None)
+    seen = []
+    batched = torch.func.vmap(lambda row: seen.append(addresses.in_memory((row,))) or row)
+    batched(x)
+    assert seen == [False]
+
+
 def test_writes_are_counted_as_often_as_a_tensor_is_named(way):
     for given in (tensors(), tensors()[:-1]):
         apart = given[1:2] + given[3:]
