@@ -153,9 +153,7 @@ def _launch(
     major, minor = torch.cuda.get_device_capability()
 
     def obtain(variant: Variant) -> list[Binary]:
-        return compile_source(
-            source, path, 10 * major + minor, aligned=variant.aligned, cache_root=path.parent
-        )
+        return compile_source(source, path, 10 * major + minor, aligned=variant.aligned)
 
     device = torch.cuda.current_device()
     TritonKernel({source.wide: source}, device, obtain).launch(*pointers, *values)
