@@ -163,3 +163,23 @@ def test_wrong(wrong):
             return type(e)
 
     assert tracer.compile(program, backend="eager", fullgraph=True)() == program()
+
+
+def test_a_group_whose_comparison_takes_its_item_ends():
+    def program():
+        class Key:
+            asked = 0
+
+            def __init__(self, value):
+                pass
+
+            def __eq__(self, other):
+                Key.asked += 1
+                if Key.asked == 1:
+                    next(group, None)
+                return True
+
+        group = next(itertools.groupby(range(10), Key))[1]
+        return [next(group, None) for _ in range(3)]
+
+    assert tracer.compile(program, backend="eager", fullgraph=True)() == program()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from torchsmith_tracer._src.trace import Trace
     from torchsmith_tracer._src.values.base import Value
+    from torchsmith_tracer._src.values.constants import ConstantValue
 
 
 ABSENT = object()  # what is found where nothing is
@@ -52,6 +53,7 @@ _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 # Sets, here and elsewhere: ``in`` a tuple of classes would ask ``__eq__`` of metaclasses.
 _LITERALS = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis)))
 _NUMBERS = frozenset((int, float))
+_MADE_AGAIN = frozenset((int, float, complex, str, bytes))
 # Compared by content where they are used: which object holds the content says nothing.
 _BY_CONTENT = frozenset((list, tuple, dict, set, frozenset))
 
@@ -67,6 +69,11 @@ def own_dict(obj: object) -> object:
     if type(obj) is threading.local:
         return obj.__dict__  # that of this thread
     return object.__getattribute__(obj, "__dict__")
+
+
+def is_single(value: object) -> bool:
+    """Whether equal constants of this content are always one object."""
+    return type(value) not in _MADE_AGAIN or (type(value) is int and -6 < value < 257)
 
 
 def _listed_members(cls: EnumMeta) -> str:
@@ -145,11 +152,6 @@ class World:
             why = "names in a class were listed"
             self._guard(ClassDictSource(cls), GuardKind.DICT_KEYS, expected, why)
         return list(names)
-
-    def all_names(self, cls: type) -> None:
-        """The names in a class and its bases are a fact."""
-        for base in self.mro(cls):
-            self.class_names(base)
 
     def class_entry(self, cls: type, name: str) -> object:
         """``vars(cls)[name]`` or ``ABSENT``; base classes are not asked."""
@@ -268,6 +270,17 @@ class World:
         """``id(obj)`` as a number. The object itself is not kept by the guard."""
         self._guard(ResultSource(source, id), GuardKind.CONSTANT, id(obj), "id() of an object")
         return id(obj)
+
+    def one_object(self, a: ConstantValue, b: ConstantValue) -> bool:
+        """``a is b`` for constants: equal ones may be one object at this call, two at the next."""
+        same = a.value is b.value
+        equal = type(a.value) is type(b.value) and (same or a.value == b.value)
+        if equal and not is_single(a.value) and (a.source or b.source) is not None:
+            first, second = (v.source or PinnedSource(v.value) for v in (a, b))
+            kind = GuardKind.SAME_OBJECT if same else GuardKind.NOT_SAME
+            why = "equal constants were compared by identity"
+            self._guard(first, kind, second if same else (second,), why)
+        return same
 
     def item(self, table: dict[object, object], source: Source, key: object) -> Value | None:
         """``table[key]`` for a literal key, or None when it is not there."""

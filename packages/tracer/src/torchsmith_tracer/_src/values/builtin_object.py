@@ -67,8 +67,10 @@ class PlainObject(Value):
 def method_of_type(tx: Trace, value: Value, name: str) -> Value | None:
     """A method in C that the builtin type of ``value`` has, bound, or None."""
     for base in value.python_type().__mro__:
-        if isinstance(descriptor := vars(base).get(name), METHOD_TYPES):
-            return tx.interp.builtin_method(value, name, base, descriptor)
+        if name in vars(base):
+            if isinstance(descriptor := vars(base)[name], METHOD_TYPES):
+                return tx.interp.builtin_method(value, name, base, descriptor)
+            return None
     return None
 
 

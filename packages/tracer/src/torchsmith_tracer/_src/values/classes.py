@@ -23,6 +23,7 @@ from torchsmith_tracer._src.values.lookup import (
     NAMES,
     bind,
     call_found,
+    in_python,
     is_data_descriptor,
     lookup,
     lookup_in,
@@ -126,16 +127,16 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
         return None
 
     def setattr(self, tx: Trace, name: str, value: Value) -> None:
-        meta = type(self.obj)
-        hook = lookup(tx, meta, "__setattr__")
-        if (
-            hook is not None
-            and isinstance(hook.attr, types.FunctionType)
-            and not is_library_module(hook.owner.__module__)
-        ):
-            call_found(tx, hook, self, "__setattr__", ConstantValue(name), value)
-        else:
+        if not self._call_hook(tx, "__setattr__", ConstantValue(name), value):
             self.generic_setattr(tx, name, value)
+
+    def _call_hook(self, tx: Trace, name: str, *args: Value) -> bool:
+        """Call a method of the metaclass; False where that is ``type``'s own."""
+        hook = lookup(tx, type(self.obj), name)
+        if hook is None or not in_python(hook):
+            return False
+        call_found(tx, hook, self, name, *args)
+        return True
 
     def generic_setattr(self, tx: Trace, name: str, value: Value) -> None:
         """``type.__setattr__``."""
@@ -178,6 +179,11 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
             raise tx.interp.error(TypeError, message)
 
     def delattr(self, tx: Trace, name: str) -> None:
+        if not self._call_hook(tx, "__delattr__", ConstantValue(name)):
+            self.generic_delattr(tx, name)
+
+    def generic_delattr(self, tx: Trace, name: str) -> None:
+        """``type.__delattr__``."""
         self._refuse_immutable(tx, name)
         if isinstance(vars(type).get(name), C_DATA):
             raise Unsupported("unsupported-slot", what=f"deleting {name} of {self.describe()}")

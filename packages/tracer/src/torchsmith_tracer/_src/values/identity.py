@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
+from torchsmith_tracer._src.facts.world import is_single
+from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import BuiltinObject
@@ -56,6 +58,8 @@ class IdentityValue(BuiltinObject):
         obj = getattr(self.target, "real", None)
         obj = getattr(self.target, "obj", None) if obj is None else obj
         source = self.target.source
+        if isinstance(self.target, ConstantValue) and not is_library(tx.frames[-1].info.code):
+            obj = None if is_single(self.target.value) else self.target.value
         return None if obj is None or source is None else tx.world.identity(obj, source)
 
     def reconstruct(self, cg: Emitter) -> str:

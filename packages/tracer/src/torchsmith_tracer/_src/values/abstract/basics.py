@@ -19,6 +19,7 @@ from torchsmith_tracer._src.breaks.signals import (
     ObservedException,
     Unsupported,
 )
+from torchsmith_tracer._src.facts.world import is_single
 from torchsmith_tracer._src.values import mappings
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
@@ -51,7 +52,8 @@ from torchsmith_tracer._src.values.symnum import SymNumValue
 if TYPE_CHECKING:
     from torchsmith_guards import Source
 
-    from torchsmith_tracer._src.trace import Trace
+    from torchsmith_tracer._src.facts.world import is_single
+from torchsmith_tracer._src.trace import Trace
 
 _PLAIN_SET = frozenset(mappings.PLAIN)
 
@@ -264,9 +266,7 @@ class Basics(Part):
         if a is b:
             return True
         if isinstance(a, ConstantValue) and isinstance(b, ConstantValue):
-            self._pin_nan(a)
-            self._pin_nan(b)
-            return a.value is b.value
+            return self.tx.world.one_object(a, b)
         if isinstance(a, ClassValue) and isinstance(b, ClassValue):
             return a.obj is b.obj
         if isinstance(a, InstanceDictValue) and isinstance(b, InstanceDictValue):
@@ -274,8 +274,13 @@ class Basics(Part):
             return self.is_same(owner(a.instance), owner(b.instance))
         if isinstance(a, SymNumValue) or isinstance(b, SymNumValue):
             kinds = {a.python_type(), b.python_type()}
-            # True and False are single objects, and so are small ints.
-            return len(kinds) == 1 and float not in kinds and a.as_constant() is b.as_constant()
+            sourced = a.source is not None and b.source is not None
+            if len(kinds) != 1 or (float in kinds and not sourced):
+                return False
+            number, other = a.as_constant(), b.as_constant()
+            if sourced and number == other and not is_single(number):
+                raise Unsupported("not-constant", what="whether two equal numbers are one object")
+            return is_single(number) and number is other  # what is computed is a new object
         for attr in ("obj", "fn"):
             mine = getattr(a, attr, None)
             if mine is not None and type(a) is type(b) and not isinstance(a, CellValue):
@@ -296,8 +301,10 @@ class Basics(Part):
         obj = getattr(value, "obj", None)
         if obj is not None and isinstance(value, ObjectValue | ClassValue):
             return mappings.IdentityKey(obj)
-        if isinstance(value, ConstantValue | ClassValue):
-            return value.hash_key(self.tx)
+        if type(value) is ConstantValue:
+            return type(value.value), value.hash_key(self.tx)
+        if isinstance(value, ConstantValue):  # a member of an enum class
+            return mappings.IdentityKey(value.value)
         return mappings.IdentityKey(value)
 
     def user_key(self, value: Value) -> object:

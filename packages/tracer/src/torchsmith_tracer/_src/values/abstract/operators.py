@@ -129,7 +129,11 @@ class Operators(Part):
 
     def equal(self, a: Value, b: Value) -> bool:
         """Identity or ``bool(a == b)``: how containers compare elements."""
-        same = a is b if SymNumValue in (type(a), type(b)) else self.interp.is_same(a, b)
+        kinds = {type(a), type(b)}
+        if kinds == {ConstantValue}:  # one object or two: that counts for NaN alone
+            same = self.interp.hash_key(a) is self.interp.hash_key(b)
+        else:
+            same = a is b if SymNumValue in kinds else self.interp.is_same(a, b)
         return same or self.interp.truth(self.compare("eq", a, b))
 
     def hash_of(self, value: Value) -> int:

@@ -20,8 +20,9 @@ from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
+from torchsmith_tracer._src.values.builtin_object import PlainObject
 from torchsmith_tracer._src.values.builtins.python_versions import protocol_members
-from torchsmith_tracer._src.values.builtins.registry import builtin
+from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.builtins.slots import attribute_name
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import (
@@ -38,7 +39,7 @@ from torchsmith_tracer._src.values.functions import BoundMethodValue
 from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.iterators import CallableIterator
 from torchsmith_tracer._src.values.lazy import realize
-from torchsmith_tracer._src.values.lookup import Found, disguises, in_python, lookup
+from torchsmith_tracer._src.values.lookup import NAMES, Found, disguises, in_python, lookup
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue, PyModuleValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
@@ -418,20 +419,33 @@ def _vars(tx: Trace, obj: Value | None = None, /) -> Value:
     return found
 
 
+@method(type, "__dir__")
+def _type_dir(tx: Trace, cls: Value, /) -> Value:
+    return tx.interp.const(list(_listed(tx, cast("ClassValue", cls).obj)))
+
+
+def _listed(tx: Trace, cls: type) -> dict[str, None]:
+    """The names in a class and its bases, in order."""
+    tx.world.mro(cls)
+    own = tx.journal.names(tx.interp.class_value(cls), tx.world.class_names(cls))
+    names = {name: None for name in own if name not in NAMES}
+    for base in cls.__bases__:
+        names |= _listed(tx, base)
+    return names
+
+
 @builtin(dir)
 def _dir(tx: Trace, obj: Value | None = None, /) -> Value:
     if obj is None:
         return tx.interp.const(sorted(_visible(tx)))
+    method = tx.interp.special_method(obj, "__dir__") if isinstance(obj, PlainObject) else None
+    if isinstance(method, BoundMethodValue):
+        found = tx.interp.unpack(tx.interp.call(method, []))
+        return ListValue(sort(tx, found, NONE, FALSE))
     if isinstance(obj, ObjectValue):
-        method = tx.interp.special_method(obj, "__dir__")
-        if isinstance(method, BoundMethodValue):
-            found = tx.interp.unpack(tx.interp.call(method, []))
-            return ListValue(sort(tx, found, NONE, FALSE))
-        tx.world.all_names(obj.cls)
-        return tx.interp.const(sorted({*obj.instance_names(tx), *dir(obj.cls)}))
+        return tx.interp.const(sorted({*obj.instance_names(tx), *_listed(tx, obj.cls)}))
     if isinstance(obj, ClassValue):
-        tx.world.all_names(obj.obj)
-        return tx.interp.fold(dir, obj.obj)
+        return tx.interp.const(sorted(_listed(tx, obj.obj)))
     if isinstance(obj, PyModuleValue):
         assert obj.source is not None
         return tx.world.query(dir, obj.obj)

@@ -192,7 +192,11 @@ def _audit(tx: Trace, event: Value, /, *args: Value) -> Value:
     return NONE
 
 
-builtin(sys.intern)(lambda tx, text, /: text)
+@builtin(sys.intern)
+def _intern(tx: Trace, text: Value, /) -> Value:
+    if issubclass(text.python_type(), str) and text.python_type() is not str:
+        raise tx.interp.error(TypeError, f"can't intern {text.type_name}")
+    return tx.interp.fold(sys.intern, tx.interp.concrete(text))
 
 
 # --- copy and pickle: the standard library's own code is traced ----------------------------------

@@ -262,13 +262,13 @@ _PURE_BUILTINS += " round sorted sum"
 _PURE: set[object] = {
     *(getattr(builtins, name) for name in _PURE_BUILTINS.split()),
     str.maketrans, bytes.fromhex, float.fromhex, int.from_bytes, re.escape, os.fspath,
-    inspect.cleandoc, sys.getsizeof, string.capwords, codecs.encode, codecs.decode,
+    inspect.cleandoc, string.capwords, codecs.encode, codecs.decode,
 }  # fmt: skip
 # Methods called on a class: constructors from text or numbers. Not ``datetime.now()``.
 _PURE_OF_CLASSES = frozenset(
     "maketrans fromhex from_bytes fromisoformat fromordinal fromisocalendar combine strptime "
     "from_float from_decimal from_number mro __subclasscheck__ __instancecheck__ __or__ __ror__ "
-    "__dir__ __prepare__ __eq__ __ne__ __hash__ __repr__ __str__ __format__".split()
+    "__prepare__ __eq__ __ne__ __hash__ __repr__ __str__ __format__".split()
 )
 _IMPURE = frozenset(("insort", "insort_left", "insort_right", "pack_into"))
 _IMPURE_OF_CLASSES = frozenset(("__new__", "__init__", "__setattr__", "__delattr__"))

@@ -115,7 +115,7 @@ def _setattr(tx: Trace, obj: Value, args: list[Value]) -> Value:
 @_slot("__delattr__")
 def _delattr(tx: Trace, obj: Value, args: list[Value]) -> Value:
     name = attribute_name(tx, args[0])
-    if isinstance(obj, ObjectValue):
+    if isinstance(obj, ObjectValue | ClassValue):
         obj.generic_delattr(tx, name)
     else:
         obj.delattr(tx, name)

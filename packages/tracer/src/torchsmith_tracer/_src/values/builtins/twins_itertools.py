@@ -554,8 +554,7 @@ class groupby(_Iterator):
             if self._key:
                 if not self._target:
                     break
-                target, key = self._target[0], self._key[0]
-                if not (target is key or target == key):
+                if self._key[0] not in self._target:
                     break
             groupby.step(self)
         self._target = self._key
@@ -601,9 +600,8 @@ class _grouper(_Iterator):
             raise StopIteration
         if not parent._value:
             groupby.step(parent)
-        target, key = self._target, parent._key[0]
-        if not (target is key or target == key):
-            raise StopIteration
+        if parent._key[0] not in (self._target,) or not parent._value:
+            raise StopIteration  # comparing may have gone on in the parent
         value = parent._value[0]
         parent._value = parent._key = ()
         return value
