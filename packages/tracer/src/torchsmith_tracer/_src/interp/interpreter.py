@@ -299,7 +299,7 @@ class Interpreter:
                 if isinstance(inner, GeneratorValue):
                     inner.close(self.tx)
                 else:
-                    self.tx.interp.call_special(inner, "close")
+                    self._call_if_there(inner, "close")
             except ObservedException as e:
                 exc = e.exc
             self._pending_throw = exc  # closing the inner one has used it, too
@@ -307,7 +307,7 @@ class Interpreter:
         try:
             if isinstance(inner, GeneratorValue):
                 return inner.throw(self.tx, exc)
-            return self.tx.interp.call_special(inner, "throw", exc)
+            return self._call_if_there(inner, "throw", exc)
         except ObservedException as e:
             error = e
         if not self.tx.interp.exception_matches(error.exc, StopIteration):
@@ -320,6 +320,15 @@ class Interpreter:
         frame.stack.append(error.exc.getattr(self.tx, "value"))
         frame.ip = send.target
         return None
+
+    def _call_if_there(self, obj: Value, name: str, *args: Value) -> Value | None:
+        try:
+            method = obj.getattr(self.tx, name)
+        except ObservedException as e:
+            if not self.tx.interp.exception_matches(e.exc, AttributeError):
+                raise
+            return None
+        return self.tx.interp.call(method, args)
 
 
 def _dropped(

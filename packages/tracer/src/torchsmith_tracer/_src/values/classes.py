@@ -103,8 +103,8 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
     def _special(self, tx: Trace, name: str) -> Value | None:
         """Attributes that ``type`` computes."""
         stored = tx.journal.load_attr(self, name)
-        if stored is not None and stored is not DELETED:
-            return stored  # type: ignore[return-value]
+        if isinstance(stored, Value):
+            return tx.interp.bind_descriptor(stored, None, self) if name == "__doc__" else stored
         cls = self.obj
         if name == "__class__":
             return tx.interp.type_of(self)
@@ -205,7 +205,8 @@ class ClassValue(HasSpecialMethods, RealObject, PlainObject):
                 tx.world.enum_members(self.obj)
                 return tx.interp.fold(lambda k: self.obj[k], tx.interp.concrete(key))  # type: ignore[index]
             return tx.interp.call(method, [key])
-        if (found := lookup(tx, self.obj, "__class_getitem__")) is None:
+        found = lookup(tx, self.obj, "__class_getitem__")
+        if found is None or found.attr in (None, NONE):
             raise tx.interp.error(TypeError, f"type {self.obj.__name__!r} is not subscriptable")
         if not isinstance(found.attr, Value) and self.is_constant():
             known = tx.interp.try_concrete(key)
@@ -306,7 +307,6 @@ def bare_class(
     """A class made without the Python code of its metaclass, which has been traced."""
     maker = abc.ABCMeta if issubclass(meta, abc.ABCMeta) else type
     made: type = maker.__new__(meta, name, bases or (object,), namespace)
-    STAND_INS[id(made)] = made
     return made
 
 
@@ -367,14 +367,16 @@ class DescriptorValue(BuiltinObject):
     """A ``property``, ``staticmethod`` or ``classmethod`` object made by traced code.
 
     ``parts``: the functions by attribute name (``fget``, ``fset``, ``fdel``, ``__func__``).
+    ``name``: what a class statement called a property.
     """
 
-    __slots__ = ("cls", "parts")
+    __slots__ = ("cls", "name", "parts")
 
     def __init__(self, cls: type, parts: dict[str, Value], source: Source | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.parts = parts
+        self.name: str | None = None
 
     def describe(self) -> str:
         return f"{self.cls.__name__} object"
@@ -382,6 +384,8 @@ class DescriptorValue(BuiltinObject):
     def getattr(self, tx: Trace, name: str) -> Value:
         if name in self.parts:
             return self.parts[name]
+        if name == "__dict__":
+            raise Unsupported("opaque-attribute", what=f"{name} of {self.describe()}")
         if self.cls is property:
             if name in ("fget", "fset", "fdel"):
                 return tx.interp.none
@@ -402,5 +406,13 @@ class DescriptorValue(BuiltinObject):
         return super().call(tx, args, kwargs)
 
     def reconstruct(self, cg: Emitter) -> str:
-        names = ("fget", "fset", "fdel") if self.cls is property else ("__func__",)
-        return cg.call(self.cls, *(self.parts.get(name, NONE) for name in names))
+        if self.cls is not property:
+            return cg.call(self.cls, self.parts["__func__"])
+        names = ("fget", "fset", "fdel", "__doc__")
+        made = cg.call(property, *(self.parts.get(name, NONE) for name in names))
+        return made if self.name is None else cg.call(_named, made, cg.const(self.name))
+
+
+def _named(made: property, name: str) -> property:
+    made.__set_name__(object, name)  # type: ignore[attr-defined]
+    return made

@@ -444,6 +444,9 @@ class DequeValue(ListValue):
             raise tx.interp.error(TypeError, "sequence index must be integer, not 'slice'")
         return super().getitem(tx, key)
 
+    def contains(self, tx: Trace, item: Value) -> Value:
+        return tx.interp.contains_by_iteration(self, item)
+
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         return self.limit() if name == "maxlen" else super().c_attribute(tx, name, descriptor)
 

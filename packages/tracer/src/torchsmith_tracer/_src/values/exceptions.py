@@ -224,7 +224,9 @@ def compute(
     methods = [lookup(tx, cls, name) for name in ("__init__", "__new__")]
     in_c = [found is not None and isinstance(found.attr, METHOD_TYPES) for found in methods]
     space = {"__init__": _no_init} if in_c == [False, True] else {}
-    own: type[BaseException] = type(cls.__name__, (base,), space)
+    group = issubclass(base, BaseExceptionGroup) and issubclass(cls, Exception)
+    bases = (base, Exception) if group and not issubclass(base, Exception) else (base,)
+    own: type[BaseException] = type(cls.__name__, bases, space)
     like = base if cls is base else own
     named = {name: model(v) for name, v in kwargs.items()}
     exc = tx.interp.hosted(like.__new__, like, *map(model, args), **named)
@@ -307,6 +309,8 @@ def store(tx: Trace, exc: Value, name: str, value: Value) -> None:
 def set_field(tx: Trace, exc: ObjectValue, name: str, value: Value) -> None:
     """``exc.name = value`` for a C-level field, checked."""
     kind = value.python_type()
+    if issubclass(exc.cls, BaseExceptionGroup) and name in FIELDS[BaseExceptionGroup]:
+        raise tx.interp.error(AttributeError, "readonly attribute")
     if name in _LINKS and not issubclass(kind, BaseException | None):
         text = f"exception {name.strip('_')} must be None or derive from BaseException"
         raise tx.interp.error(TypeError, text)

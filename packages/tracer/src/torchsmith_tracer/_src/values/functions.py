@@ -18,7 +18,7 @@ from torchsmith_tracer._src.values.builtin_object import (
     HasInstanceDict,
     method_of_type,
 )
-from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value
 
 if TYPE_CHECKING:
     from torchsmith_guards import Source
@@ -103,6 +103,14 @@ class CellValue(Value):
         if name != "cell_contents":
             super().setattr(tx, name, value)
         self.store(tx, value)
+
+    def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
+        if not isinstance(other, CellValue):
+            return None
+        mine, theirs = self.load(tx), other.load(tx)
+        if mine is None or theirs is None:  # an empty one is less
+            return bool_value(COMPARE[op](mine is not None, theirs is not None))
+        return tx.interp.compare(op, mine, theirs)
 
     def reconstruct(self, cg: Emitter) -> str:
         return cg.call(types.CellType) if self.obj is None else cg.bound(self.obj, "cell")
@@ -225,8 +233,6 @@ class FunctionValue(HasInstanceDict, Value):
         if method is not None and (self.fn is None or name not in self.fn.__dict__):
             self.guard_missing(tx, name)
             return method
-        if name in _PER_FUNCTION and tx.journal.load_attr(self, name) is DELETED:
-            return None
         if self.fn is not None:
             assert self.source is not None
             return tx.world.attribute(self.fn, self.source, name)
@@ -264,6 +270,8 @@ class FunctionValue(HasInstanceDict, Value):
             raise Unsupported("unsupported-slot", what=f"setting {name} of {self.describe()}")
 
     def delattr(self, tx: Trace, name: str) -> None:
+        if name in _FIXED or name in _PER_FUNCTION:
+            super().delattr(tx, name)  # natively: it may be refused, or leave a default
         self.getattr(tx, name)
         tx.journal.store_attr(self, name, DELETED)
 
@@ -389,8 +397,11 @@ class BuiltinMethodValue(BuiltinObject):
         if name == "__self__":
             return self.self_value
         if name in ("__name__", "__qualname__"):
-            owner = "" if name == "__name__" else f"{self.self_value.python_type().__qualname__}."
-            return ConstantValue(owner + self.name)
+            if name == "__name__":
+                return ConstantValue(self.name)
+            this = getattr(self.self_value, "obj", None)
+            owner = this if isinstance(this, type) else self.self_value.python_type()
+            return ConstantValue(f"{owner.__qualname__}.{self.name}")
         if name == "__call__":
             return self
         if name == "__doc__":

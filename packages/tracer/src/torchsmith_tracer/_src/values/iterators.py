@@ -22,7 +22,7 @@ from torchsmith_tracer._src.values.builtins.python_versions import (
     ENDED_KEEPS_ITS_LIST,
 )
 from torchsmith_tracer._src.values.constants import ConstantValue
-from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
+from torchsmith_tracer._src.values.containers import ListValue, SequenceValue, TupleValue
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
 
@@ -366,7 +366,8 @@ class ReversedValue(Counted):
         return base.getitem(tx, ConstantValue(i))
 
     def remaining(self, tx: Trace) -> int:
-        return max(self.index, -1) + 1
+        count, base = max(self.index, -1) + 1, self.sequence
+        return 0 if isinstance(base, ListValue) and len(base.items) < count else count
 
     def reconstruct(self, cg: Emitter) -> str:
         return cg.call(_reversed_at, self.sequence, cg.const(self.index))

@@ -132,8 +132,7 @@ def bind(tx: Trace, found: Found, instance: Value | None, owner: Value, name: st
         if instance is None:
             return attr_value(tx, found, name)
         if attr.fget is None:
-            message = f"property {name!r} of {instance.type_name!r} object has no getter"
-            raise tx.interp.error(AttributeError, message)
+            raise no_accessor(tx, instance, name, "getter")
         return tx.interp.call(function_value(tx, attr.fget), [instance])
     if isinstance(attr, staticmethod):
         return function_value(tx, attr.__func__)
@@ -180,6 +179,13 @@ def chains(tx: Trace, func: Value) -> bool:
     """Whether a class method asks the ``__get__`` of ``func``; others are called with the class."""
     plain = isinstance(func, FunctionValue) or sys.version_info >= (3, 13)
     return not plain and lookup(tx, func.python_type(), "__get__") is not None
+
+
+def no_accessor(tx: Trace, instance: Value, name: str | None, noun: str) -> Exception:
+    """The error for a property, of this name if it has one, that has no getter, say."""
+    owner = tx.interp.type_of(instance).getattr(tx, "__qualname__").as_constant()
+    named = "property" if name is None else f"property {name!r}"
+    return tx.interp.error(AttributeError, f"{named} of {owner!r} object has no {noun}")
 
 
 def _bind_value(tx: Trace, attr: Value, instance: Value | None, owner: Value) -> Value:

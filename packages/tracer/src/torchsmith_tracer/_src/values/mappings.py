@@ -308,10 +308,7 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
 
     def c_attribute(self, tx: Trace, name: str, descriptor: object) -> Value:
         if name == "default_factory":
-            stored = tx.journal.load_attr(self, name)
-            if isinstance(stored, Value):
-                return stored
-            return self.factory if self.factory is not None else ConstantValue(None)
+            return self.factory or ConstantValue(None)
         return super().c_attribute(tx, name, descriptor)
 
     def reconstruct(self, cg: Emitter) -> str:
@@ -410,6 +407,8 @@ class SetValue(Growing, BuiltinObject):
         theirs = set_table(other)
         if theirs is None or reflected or op not in _SET_OPS:
             return None
+        if isinstance(other.base_value(), DictViewValue):
+            return None  # what the view makes of it is a new set
         table = _SET_OPS[op](self.in_order(), theirs)
         if inplace:
             self.replace(tx, table)

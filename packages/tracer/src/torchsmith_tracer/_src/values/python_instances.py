@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from torchsmith_guards import AttrSource, ItemSource, PinnedSource, Source
 
-from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED, Journal
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
@@ -215,6 +215,7 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
         if found is not None and is_data_descriptor(tx, found.attr):
             tx.interp.descriptor_delete(found, self, name)
             return
+        self._require_dict(tx, name, found)
         if self.instance_get(tx, name) is None:
             self.guard_missing(tx, name)
             raise self.no_attribute(tx, name)
@@ -228,7 +229,7 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
         if name == "__dict__":
             return tx.interp.instance_dict(self)
         if name == "__weakref__":
-            return tx.interp.none
+            raise Unsupported("opaque-attribute", what=f"__weakref__ of {self.describe()}")
         if name == "__class__":
             return tx.interp.type_of(self)
         if self.storage is not None and (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 
-from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
@@ -25,6 +25,7 @@ from torchsmith_tracer._src.values.lookup import (
     chains,
     function_value,
     lookup,
+    no_accessor,
     special,
 )
 from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
@@ -100,7 +101,7 @@ class Attributes(Part):
                 if instance is None:
                     return attr
                 if (getter := attr.parts.get("fget")) is None:
-                    raise self.interp.error(AttributeError, "property has no getter")
+                    raise no_accessor(self.tx, instance, attr.name, "getter")
                 return self.interp.call(getter, [instance])
             func = attr.parts["__func__"]
             if attr.cls is staticmethod:
@@ -122,6 +123,8 @@ class Attributes(Part):
             got = self.call_special(attr, "__get__", instance or NONE, owner)
             if got is not None:
                 return got
+        elif attr.python_type() is super:
+            raise Unsupported("unsupported-slot", what="a super object in a class")
         return attr
 
     def descriptor_set(self, found: Found, instance: Value, name: str, value: Value) -> None:
@@ -143,8 +146,8 @@ class Attributes(Part):
             return False
         if accessor is None:
             noun = "setter" if part == "fset" else "deleter"
-            message = f"property {name!r} of {instance.type_name!r} object has no {noun}"
-            raise self.interp.error(AttributeError, message)
+            known = attr.name if isinstance(attr, DescriptorValue) else name
+            raise no_accessor(self.tx, instance, known, noun)
         self.interp.call(function_value(self.tx, accessor), [instance, *args])
         return True
 
@@ -167,6 +170,10 @@ class Attributes(Part):
             if name == "__class__":
                 raise Unsupported("unsupported-slot", what="setting __class__")
             self.tx.journal.store_attr(instance, name, value)
+            table = instance.base_value()
+            if name == "default_factory" and isinstance(table, DictValue):
+                factory = None if self.interp.is_none(value) else value
+                self.tx.journal.assign(table, "factory", factory)
         else:
             cls = instance.python_type()
             if cls.__module__ != "builtins":  # nothing tells whether its type lets it be written
@@ -219,7 +226,10 @@ class Attributes(Part):
             if name == "__dict__":
                 self._delete_dict(instance)
                 return
-            instance.getattr(self.tx, name)
+            try:
+                self.c_attribute(instance, name, found.attr)
+            except ObservedException:  # an empty slot
+                raise self.interp.error(AttributeError, name) from None
             self.tx.journal.store_attr(instance, name, DELETED)
         elif not self._call_accessor(found.attr, "fdel", instance, name):
             self._call_method(found, name, "__delete__", instance)

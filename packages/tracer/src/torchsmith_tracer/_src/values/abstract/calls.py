@@ -47,6 +47,7 @@ from torchsmith_tracer._src.values.builtins.slots import call_slot
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.construction import construct, make_twin
+from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.functions import BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import Found, bind, lookup
@@ -279,7 +280,8 @@ class Calls(Part):
         if not opaque and not kwargs:
             result = call_slot(tx, name, receiver if general else base, list(args))
             if result is not None:
-                return receiver if result is base else result
+                itself = result is base and not isinstance(base, TupleValue)
+                return receiver if itself else result
         real = self._foldable(base)
         if isinstance(base, ClassValue) and registry.is_pure(descriptor, base.obj):
             real = base.as_constant()

@@ -12,7 +12,13 @@ from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
 from torchsmith_tracer._src.values.classes import ClassValue
-from torchsmith_tracer._src.values.constants import COMPARE, ConstantValue, bool_value, dunder
+from torchsmith_tracer._src.values.constants import (
+    COMPARE,
+    ConstantValue,
+    bool_value,
+    dunder,
+    explodes,
+)
 from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinMethodValue
 from torchsmith_tracer._src.values.identity import IdentityValue
@@ -69,6 +75,8 @@ class Operators(Part):
         if (result := a.binary(self.tx, op, b)) is not None:
             return result
         plain = _INPLACE[op]
+        if type(a) is type(b) is ConstantValue and not explodes(plain, a.value, b.value):
+            return self.interp.fold(getattr(operator, op), a.value, b.value)
         if (result := self._binary(plain, a, b)) is None:
             raise self.operand_error(plain, a, b, inplace=True)
         return result
@@ -215,6 +223,8 @@ class Operators(Part):
             if not issubclass(result.python_type(), int):
                 message = f"__index__ returned non-int (type {result.type_name})"
                 raise self.interp.error(TypeError, message)
+            if result.python_type() is not int:  # which is warned of
+                raise Unsupported("raises", what=f"the index of {value.describe()}")
             return cast("int", self.interp.concrete(result))
         if issubclass(value.python_type(), int):
             known = self.interp.try_concrete(value)

@@ -55,14 +55,20 @@ def _number(
     base = obj.base_value()
     if isinstance(obj, ObjectValue | EnumValue):
         for name in names:
-            if in_python(lookup(tx, obj.python_type(), name)):
+            if (found := lookup(tx, obj.python_type(), name)) is None:
+                continue
+            if in_python(found):
                 result = tx.interp.call_special(obj, name)
                 assert result is not None
-                if not issubclass(result.python_type(), int if name == "__index__" else cls):
+                exact = float if name == "__float__" else int
+                if (
+                    name == "__trunc__" or result.python_type() is not exact
+                ):  # refused, or warned of
                     raise Unsupported("raises", what=f"{cls.__name__}() of {obj.describe()}")
-                if result.python_type() in (int, float) and not result.is_constant():
+                if not result.is_constant():
                     return _number(tx, cls, result, names, [])
                 return tx.interp.fold(cls, tx.interp.concrete(result))
+            break
     if isinstance(base, ConstantValue):
         return tx.interp.fold(cls, base.value, *[tx.interp.concrete(v) for v in extra])
     if base is obj and not isinstance(obj, ObjectValue):
@@ -90,7 +96,7 @@ constructor(float)(lambda tx, obj=_ZERO, /: _number(tx, float, obj, ("__float__"
 def _complex(tx: Trace, real: Value = _ZERO, imag: Value | None = None) -> Value:
     if isinstance(real, ObjectValue):
         if (result := tx.interp.call_special(real, "__complex__")) is not None:
-            if not issubclass(result.python_type(), complex):
+            if result.python_type() is not complex:
                 raise Unsupported("raises", what=f"complex() of {real.describe()}")
             return result
         real = tx.interp.class_value(float).call(tx, [real], {})
@@ -197,7 +203,13 @@ def most_items(tx: Trace, maxlen: Value) -> int | None:
     return limit
 
 
-constructor(types.MappingProxyType)(lambda tx, mapping, /: MappingProxyValue(mapping))
+@constructor(types.MappingProxyType)
+def _mapping_proxy(tx: Trace, mapping: Value, /) -> Value:
+    kind = mapping.python_type()
+    if lookup(tx, kind, "__getitem__") is None or issubclass(kind, list | tuple):
+        message = f"mappingproxy() argument must be a mapping, not {mapping.type_name}"
+        raise tx.interp.error(TypeError, message)
+    return MappingProxyValue(mapping)
 
 
 @constructor(slice)

@@ -20,7 +20,7 @@ from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtin_object import PlainObject
+from torchsmith_tracer._src.values.builtin_object import HasInstanceDict, PlainObject
 from torchsmith_tracer._src.values.builtins.python_versions import protocol_members
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.builtins.slots import attribute_name
@@ -442,8 +442,9 @@ def _dir(tx: Trace, obj: Value | None = None, /) -> Value:
     if isinstance(method, BoundMethodValue):
         found = tx.interp.unpack(tx.interp.call(method, []))
         return ListValue(sort(tx, found, NONE, FALSE))
-    if isinstance(obj, ObjectValue):
-        return tx.interp.const(sorted({*obj.instance_names(tx), *_listed(tx, obj.cls)}))
+    if isinstance(obj, HasInstanceDict):
+        own = obj.instance_names(tx)
+        return tx.interp.const(sorted({*own, *_listed(tx, obj.python_type())}))
     if isinstance(obj, ClassValue):
         return tx.interp.const(sorted(_listed(tx, obj.obj)))
     if isinstance(obj, PyModuleValue):

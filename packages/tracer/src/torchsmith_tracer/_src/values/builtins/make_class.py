@@ -24,6 +24,7 @@ from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.registry import builtin, method
 from torchsmith_tracer._src.values.classes import (
+    STAND_INS,
     ClassValue,
     DescriptorValue,
     bare_class,
@@ -32,7 +33,7 @@ from torchsmith_tracer._src.values.classes import (
 from torchsmith_tracer._src.values.constants import FALSE, NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.functions import CellValue, FunctionValue
-from torchsmith_tracer._src.values.lookup import lookup, lookup_in
+from torchsmith_tracer._src.values.lookup import C_DATA, lookup, lookup_in
 from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
@@ -50,6 +51,9 @@ def _build_class(tx: Trace, body: Value, name: Value, /, *bases: Value, **kwargs
     if meta is not None and prepared is not None and prepared.owner is not type:
         prepare = meta.getattr(tx, "__prepare__")
         namespace = tx.interp.call(prepare, [name, TupleValue(bases)], own_kwargs)
+        if lookup(tx, namespace.python_type(), "__getitem__") is None:
+            message = f"__prepare__() must return a mapping, not {namespace.type_name}"
+            raise tx.interp.error(TypeError, f"{meta.obj.__name__}.{message}")
     frame = Frame(
         decode(body.code),
         body.globals,
@@ -65,8 +69,14 @@ def _build_class(tx: Trace, body: Value, name: Value, /, *bases: Value, **kwargs
     else:
         assert isinstance(namespace, DictValue)
         cls = make_class(tx, text, bases, namespace, kwargs)
-    if isinstance(cell, CellValue):
-        cell.store(tx, cls)
+    if isinstance(cell, CellValue) and isinstance(cls, ClassValue):
+        if (found := cell.load(tx)) is None:
+            message = f"__class__ not set defining {text!r} as {cls.obj!r}. "
+            message += "Was __classcell__ propagated to type.__new__?"
+            raise tx.interp.error(RuntimeError, message)
+        if found is not cls:
+            message = f"__class__ set to {found.as_constant()!r} defining {text!r} as {cls.obj!r}"
+            raise tx.interp.error(TypeError, message)
     return cls
 
 
@@ -83,17 +93,18 @@ def _own_metaclass(
     if found.issubset(_METACLASSES):
         return None, rest
     meta = next((m for m in found if all(issubclass(m, other) for other in found)), None)
-    if meta is None or not _traceable(meta):
+    if meta is None or not _traceable(tx, meta):
         return None, rest  # ``_metaclass`` says why
     return tx.interp.class_value(meta), rest
 
 
-def _traceable(meta: type) -> bool:
+def _traceable(tx: Trace, meta: type) -> bool:
     """Whether a stand-in can have the metaclass: what the tracer itself asks of classes must not
     run the program's code. Those of the standard library keep books in C or of their own."""
     own = [base for base in meta.__mro__ if base not in _METACLASSES and base is not object]
     return not any(
-        is_library_module(base.__module__) or not _ASKED.isdisjoint(vars(base)) for base in own
+        is_library_module(base.__module__) or any(lookup_in(tx, (base,), n) for n in _ASKED)
+        for base in own
     )
 
 
@@ -113,8 +124,10 @@ def make_class(
         if not isinstance(base, ClassValue):
             raise Unsupported("opaque-call", what=f"class {name} with base {base.describe()}")
         real_bases.append(base.obj)
-    meta = _metaclass(name, given, real_bases)
+    meta = _metaclass(tx, name, given, real_bases)
     entries = {str(tx.interp.concrete(k)): v for k, v in namespace.table.values()}
+    for key in _KEPT_BY_TYPE & entries.keys():  # storing it is another thing
+        raise Unsupported("opaque-call", what=f"class {name} with a {key} of its own")
     values = {key: namespace.get_str(tx, key) for key in entries}
     table: dict[str, Value] = {k: v for k, v in values.items() if v is not None}
     cell = table.pop("__classcell__", None)
@@ -132,8 +145,13 @@ def make_class(
         tx.journal.store_attr(cls, "__hash__", NONE)
     if isinstance(cell, CellValue):
         cell.store(tx, cls)
+    elif cell is not None:
+        message = f"__classcell__ must be a nonlocal cell, not {cell.python_type()!r}"
+        raise tx.interp.error(TypeError, message)
     for key, value in table.items():
-        if not isinstance(value, FunctionValue | ConstantValue | DescriptorValue | ClassValue):
+        if isinstance(value, DescriptorValue):
+            value.name = key
+        elif not isinstance(value, FunctionValue | ConstantValue | ClassValue):
             _set_name(tx, value, cls, key)
     found = lookup_in(tx, stand_in.__mro__[1:], "__init_subclass__")
     if found is not None and found.owner is not object:
@@ -142,6 +160,11 @@ def make_class(
     elif kwargs:
         raise tx.interp.error(TypeError, f"{name}.__init_subclass__() takes no keyword arguments")
     return cls
+
+
+_KEPT_BY_TYPE = {name for name, attr in vars(type).items() if isinstance(attr, C_DATA)}
+_KEPT_BY_TYPE |= {"__class__"}
+_KEPT_BY_TYPE -= {"__doc__", "__module__", "__qualname__", "__annotations__", "__type_params__"}
 
 
 def _set_name(tx: Trace, value: Value, cls: ClassValue, key: str) -> None:
@@ -159,7 +182,7 @@ def _set_name(tx: Trace, value: Value, cls: ClassValue, key: str) -> None:
         raise error from None
 
 
-def _metaclass(name: str, given: Value | None, bases: list[type]) -> type:
+def _metaclass(tx: Trace, name: str, given: Value | None, bases: list[type]) -> type:
     candidates = [type(base) for base in bases]
     if given is not None:
         if not isinstance(given, ClassValue):
@@ -169,7 +192,7 @@ def _metaclass(name: str, given: Value | None, bases: list[type]) -> type:
     for candidate in candidates:
         if type.__subclasscheck__(meta, candidate):
             meta = candidate
-    if meta not in _METACLASSES and not _traceable(meta):
+    if meta not in _METACLASSES and not _traceable(tx, meta):
         raise Unsupported("opaque-call", what=f"class {name} with metaclass {meta.__name__}")
     return meta
 
@@ -201,7 +224,9 @@ def _stand_in(tx: Trace, name: str, meta: type, bases: list[type], table: dict[s
         bases = [_plain(base) for base in bases]
     if any(issubclass(base, type) for base in bases):  # the host must not call what it defines
         namespace = {k: v for k, v in namespace.items() if not isinstance(v, types.FunctionType)}
-    return tx.interp.hosted(bare_class, meta, name, tuple(bases), namespace)
+    made = tx.interp.hosted(bare_class, meta, name, tuple(bases), namespace)
+    STAND_INS[id(made)] = made
+    return made
 
 
 def _hooks(base: type) -> bool:

@@ -60,14 +60,9 @@ def _default_init(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> V
     return NONE
 
 
-def _factory(tx: Trace, self: Value) -> Value:
-    stored = tx.journal.load_attr(self, "default_factory")
-    return stored if isinstance(stored, Value) else _dict(self).factory or NONE
-
-
 @method(collections.defaultdict, "__missing__")
 def _missing(tx: Trace, self: Value, key: Value, /) -> Value:
-    if tx.interp.is_none(factory := _factory(tx, self)):
+    if (factory := _dict(self).factory) is None:
         raise tx.interp.error_with(KeyError, [key])
     value = tx.interp.call(factory, [])
     self.setitem(tx, key, value)
@@ -140,7 +135,7 @@ def _clear(tx: Trace, self: Value, /) -> Value:
 def _copy(tx: Trace, self: Value, /) -> Value:
     target = _dict(self)
     if isinstance(self, ObjectValue) and target.cls is not dict:
-        given = [_factory(tx, self)] if target.cls is collections.defaultdict else []
+        given = [target.factory or NONE] if target.cls is collections.defaultdict else []
         return tx.interp.call(tx.interp.type_of(self), [*given, self])
     return target.copy() if target.cls is not dict else DictValue(dict(target.table))
 

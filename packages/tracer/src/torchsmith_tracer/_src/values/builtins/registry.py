@@ -198,7 +198,7 @@ def _arity(fn: Implementation) -> _Arity:
 
 
 _IN_C = (types.BuiltinFunctionType, type)
-_MADE_ALONE = (range, slice, enumerate)  # making one does nothing else
+_MADE_ALONE = (range, slice, enumerate, object, super)  # making one does nothing else
 
 
 def wrong_arguments(
@@ -226,6 +226,10 @@ def wrong_arguments(
         try:
             inspect.signature(obj).bind(*args, **kwargs)
         except TypeError as e:
+            try:
+                obj(*known, **dict.fromkeys(kwargs))  # it does not get to run
+            except TypeError as own:
+                return tx.interp.host_error(own)
             return tx.interp.host_error(e)
         except ValueError:
             return tx.interp.error(TypeError, str(error))
