@@ -55,9 +55,11 @@ def _write_back(cg: Emitter, value: Value) -> None:
         table: Mapping[object, tuple[Value, Value]] = value.table  # type: ignore[attr-defined]
         ordered = issubclass(kind, collections.OrderedDict)
         base = collections.OrderedDict if ordered else dict
-        _refill(cg, value, base.clear, base.update, cg.dict_of(table.values()))
+        cg.effect(_rewrite, cg.bound(base, "base"), value, cg.dict_of(table.values()))
     elif issubclass(kind, set):
         _refill(cg, value, set.clear, set.update, _items(cg, value))
+    elif issubclass(kind, collections.deque) and value.items is value.first:  # type: ignore[attr-defined]
+        cg.effect(_assign, value, _items(cg, value))
     elif issubclass(kind, collections.deque):
         _refill(cg, value, collections.deque.clear, collections.deque.extend, _items(cg, value))
     else:
@@ -76,3 +78,31 @@ def _refill(cg: Emitter, value: Value, clear: object, fill: object, content: str
     content = cg.temporary(content)
     cg.effect(clear, value)
     cg.effect(fill, value, content)
+
+
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
+
+
+def _rewrite(
+    base: type[dict[object, object]], table: dict[object, object], content: dict[object, object]
+) -> None:
+    """Bring a dict to ``content``; keys that keep their order stay where they are, since someone
+    may be iterating over them."""
+    old, new = list(base.__iter__(table)), list(content)
+    kept = len(new) if list(map(id, old)) == list(map(id, new)) else 0
+    if not kept and _PLAIN.issuperset(map(type, (*old, *new))):
+        places = {key: i for i, key in enumerate(old)}
+        order = [places.get(key, -1) for key in new]
+        while kept < len(new) and order[kept] > (order[kept - 1] if kept else -1):
+            kept += 1
+        for key in set(old).difference(new[:kept]):
+            base.__delitem__(table, key)
+    elif not kept:
+        base.clear(table)
+    base.update(table, content)
+
+
+def _assign(queue: collections.deque[object], content: list[object]) -> None:
+    """Bring a deque to ``content``, which is as long as it: its iterators go on."""
+    for i, item in enumerate(content):
+        collections.deque.__setitem__(queue, i, item)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import enum
-import functools
 import types
 import weakref
 
@@ -384,8 +383,9 @@ class DescriptorValue(BuiltinObject):
     def getattr(self, tx: Trace, name: str) -> Value:
         if name in self.parts:
             return self.parts[name]
-        if name == "__dict__":
-            raise Unsupported("opaque-attribute", what=f"{name} of {self.describe()}")
+        if name == "__dict__" and self.cls is not property:
+            found = {n: self._copied(tx, n) for n in _COPIED}
+            return tx.interp.dict({n: value for n, value in found.items() if value is not None})
         if self.cls is property:
             if name in ("fget", "fset", "fdel"):
                 return tx.interp.none
@@ -396,9 +396,16 @@ class DescriptorValue(BuiltinObject):
         elif name == "__isabstractmethod__":
             args = (self.parts["__func__"], ConstantValue(name), FALSE)
             return tx.interp.call(tx.interp.const(getattr), args)
-        elif name in functools.WRAPPER_ASSIGNMENTS:  # copied when it was made
-            return self.parts["__func__"].getattr(tx, name)
+        elif name in _COPIED and (value := self._copied(tx, name)) is not None:
+            return value
         return super().getattr(tx, name)
+
+    def _copied(self, tx: Trace, name: str) -> Value | None:
+        """What the function had of this name when the descriptor was made."""
+        missing = ConstantValue(None)
+        args = (self.parts["__func__"], ConstantValue(name), missing)
+        value = tx.interp.call(tx.interp.const(getattr), args)
+        return None if value is missing else value
 
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         if self.cls is staticmethod:
@@ -411,6 +418,9 @@ class DescriptorValue(BuiltinObject):
         names = ("fget", "fset", "fdel", "__doc__")
         made = cg.call(property, *(self.parts.get(name, NONE) for name in names))
         return made if self.name is None else cg.call(_named, made, cg.const(self.name))
+
+
+_COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
 
 
 def _named(made: property, name: str) -> property:

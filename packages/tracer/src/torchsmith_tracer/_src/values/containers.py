@@ -408,9 +408,10 @@ class ListValue(SequenceValue):
 
 
 class DequeValue(ListValue):
-    """A ``collections.deque``; ``maxlen`` is None for unbounded."""
+    """A ``collections.deque``; ``maxlen`` is None for unbounded. ``items`` are another list than
+    at ``first`` once its structure has changed."""
 
-    __slots__ = ("maxlen",)
+    __slots__ = ("first", "maxlen")
     cls: type = deque
 
     def __init__(
@@ -420,6 +421,7 @@ class DequeValue(ListValue):
         self.maxlen = maxlen
         if maxlen is not None and len(self.items) > maxlen:
             self.items = self.items[len(self.items) - maxlen :]
+        self.first = self.items
 
     def like(self, items: list[Value]) -> Value:
         return DequeValue(items, self.maxlen)

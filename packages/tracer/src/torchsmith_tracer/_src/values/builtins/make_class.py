@@ -103,7 +103,9 @@ def _traceable(tx: Trace, meta: type) -> bool:
     run the program's code. Those of the standard library keep books in C or of their own."""
     own = [base for base in meta.__mro__ if base not in _METACLASSES and base is not object]
     return not any(
-        is_library_module(base.__module__) or any(lookup_in(tx, (base,), n) for n in _ASKED)
+        is_library_module(base.__module__)
+        or not _ASKED.isdisjoint(vars(base))
+        or lookup_in(tx, (base,), "mro") is not None
         for base in own
     )
 
