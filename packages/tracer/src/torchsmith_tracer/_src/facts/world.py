@@ -275,7 +275,7 @@ class World:
         """``a is b`` for constants: equal ones may be one object at this call, two at the next."""
         same = a.value is b.value
         equal = type(a.value) is type(b.value) and (same or a.value == b.value)
-        if equal and not is_single(a.value) and (a.source or b.source) is not None:
+        if equal and not is_single(a.value) and a.source != b.source:
             first, second = (v.source or PinnedSource(v.value) for v in (a, b))
             kind = GuardKind.SAME_OBJECT if same else GuardKind.NOT_SAME
             why = "equal constants were compared by identity"
