@@ -9,8 +9,8 @@ from sources import PACKAGES, ROOT, product_files
 LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
-    ("guards", "tracer"): 46_540,
-    ("fx-backend",): 35_150,
+    ("guards", "tracer"): 46_800,
+    ("fx-backend",): 35_360,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }
