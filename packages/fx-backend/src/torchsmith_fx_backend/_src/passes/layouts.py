@@ -29,6 +29,7 @@ from torchsmith_fx_backend._src.passes.base import (
     insert,
     is_static,
     same_layout,
+    source,
 )
 from torchsmith_fx_backend._src.passes.biases import CONVOLUTION, split_bias
 
@@ -293,9 +294,8 @@ class _Walk:
         if weight in self.seen or any(others):
             return
         if weight.target is not aten._to_copy.default:
-            if isinstance(rule_for(weight), Pointwise) and not old.is_contiguous(
-                memory_format=_LAST
-            ):
+            computed = isinstance(rule_for(source(weight)), Pointwise)
+            if computed and not old.is_contiguous(memory_format=_LAST):
                 self._compute_last(weight)
             return
         if not old.is_contiguous(memory_format=_LAST):
