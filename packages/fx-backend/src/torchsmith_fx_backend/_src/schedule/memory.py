@@ -462,6 +462,8 @@ class MemoryPlanner:
         info = self.facts.try_info(value)
         if info is None or self.facts.number(value) not in self._loaded:
             return
+        if ix.ZERO in info.shape:
+            return  # no kernel reads it: the fake of a workspace, whose size the library chooses
         name = self.names[value]
         size, stride = (tuple(map(plain, part)) for part in (info.shape, info.stride))
         own = self.storage[value].node is value
