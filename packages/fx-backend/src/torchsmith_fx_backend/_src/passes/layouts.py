@@ -320,10 +320,9 @@ class _Walk:
 
 
 def _either_way(image: torch.Tensor) -> bool:
-    """Whether an image of one channel, or of one pixel, lies as both orders say, and is taken for a
-    row-major one: so would be what a convolution makes of it."""
-    rows = image.is_contiguous()
-    return rows and image.is_contiguous(memory_format=_LAST) and image.shape[1] == 1
+    """Whether an image of one channel lies as both orders say, and is taken for a row-major one: so
+    would be what a convolution makes of it."""
+    return image.shape[1] == 1 and image.is_contiguous()
 
 
 def _same(a: object, b: object) -> bool:
