@@ -30,7 +30,7 @@ from torchsmith_fx_backend._src.loops.values import GraphValues
 
 aten = torch.ops.aten
 _PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
-_REDUCING = (aten.scatter.reduce, aten.scatter.value_reduce, aten.scatter_reduce.two)
+REDUCING = (aten.scatter.reduce, aten.scatter.value_reduce, aten.scatter_reduce.two)
 
 MOST_MEETING = 64  # points, one after the other, that a thread of a GPU walks
 ADDED_AT_ONCE = (torch.float32, torch.float64, torch.int32, torch.int64)  # by a GPU's memory
@@ -101,7 +101,7 @@ def _adds(node: fx.Node) -> bool:
     """Whether the values of points that meet are added up."""
     if node.target in _PUTS:
         return bool(argument(node, 3, "accumulate", False))
-    if node.target in _REDUCING:
+    if node.target in REDUCING:
         return _REDUCES.get(str(argument(node, 4, "reduce"))) is StoreMode.ADD
     return node.target in (aten.index_add.default, aten.scatter_add.default)
 
@@ -228,7 +228,7 @@ def _reduces(node: fx.Node) -> bool:
 
 for _target in (aten.scatter.src, aten.scatter.value):
     register(_target, _scatter_rule(_like(2), _scatter, _one_dtype))
-for _target in _REDUCING:
+for _target in REDUCING:
     register(_target, _scatter_rule(_like(2), _scatter, _reduces))
 
 

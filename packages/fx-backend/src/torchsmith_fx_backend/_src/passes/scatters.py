@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops.registry import Pointwise, Scatter, argument, rule_for
-from torchsmith_fx_backend._src.loops.scatters import in_any_order, takes_alone
+from torchsmith_fx_backend._src.loops.scatters import REDUCING, in_any_order, takes_alone
 from torchsmith_fx_backend._src.passes.base import (
     Pass,
     insert,
@@ -78,7 +78,7 @@ def _accumulates(node: fx.Node) -> bool:
     """Whether what points write is summed up or multiplied."""
     if node.target is aten.index_put.default:
         return bool(argument(node, 3, "accumulate", False))
-    return node.target not in _REDUCING or argument(node, 4, "reduce") not in ("amax", "amin")
+    return node.target not in REDUCING or argument(node, 4, "reduce") not in ("amax", "amin")
 
 
 def _give_target(graph: fx.Graph, node: fx.Node) -> None:
@@ -146,9 +146,8 @@ def _embedding_gradient(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
 
 
 # Where the operand is that is added, or multiplied with what is there.
-_REDUCING = (aten.scatter.reduce, aten.scatter.value_reduce, aten.scatter_reduce.two)
 _SOURCES: dict[Any, int] = {
-    **dict.fromkeys(_REDUCING, 3),
+    **dict.fromkeys(REDUCING, 3),
     aten.scatter_add.default: 3,
     aten.index_add.default: 3,
     aten.index_put.default: 2,
