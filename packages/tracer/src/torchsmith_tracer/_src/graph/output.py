@@ -26,6 +26,7 @@ from torchsmith_guards import Source
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.graph import asserts, cleanup, known_range, known_values, provenance
+from torchsmith_tracer._src.graph.current_device import relies_on_current_device
 from torchsmith_tracer._src.graph.fakes import FakeRunner, Given, collect_tensors, in_place
 from torchsmith_tracer._src.graph.may_raise import (
     Operation,
@@ -40,6 +41,7 @@ from torchsmith_tracer._src.graph.wrap_result import wrap_result
 from torchsmith_tracer._src.torch_private import (
     CapturedGraph,
     assert_async,
+    current_device,
     map_nodes,
     node_label,
     set_grad_enabled,
@@ -264,6 +266,8 @@ class OutputGraph:
         node_args, node_kwargs = known_range.with_numbers(self, target, node_args, node_kwargs)
         if self._checks and self._relies_on_checks(target, node_args, node_kwargs):
             self.emit_checks()
+        if relies_on_current_device(target, node_args, node_kwargs):
+            self.tx.world.query(current_device)
         facts = len(env.log) if env else 0
         try:
             result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)

@@ -37,6 +37,10 @@ def wrap_module(region: Region, module: _M) -> _M:
         "__reduce_ex__": lambda self, protocol: module.__reduce_ex__(protocol),
         "__deepcopy__": lambda self, memo: copy.deepcopy(module, memo),
         "__copy__": lambda self: copy.copy(module),
+        "_replicate_for_data_parallel": lambda self: wrap_module(
+            region,
+            module._replicate_for_data_parallel(),  # type: ignore[no-untyped-call]
+        ),
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
@@ -44,7 +48,7 @@ def wrap_module(region: Region, module: _M) -> _M:
         # Torch changes the classes of modules (lazy ones, parametrizations): the original's counts.
         "__class__": property(lambda self: type(module)),
         "__getattr__": lambda self, name: getattr(module, name),
-        "__setattr__": lambda self, name, value: setattr(module, name, value),
+        "__setattr__": lambda self, name, value: _set(self, module, name, value),
         "__delattr__": lambda self, name: delattr(module, name),
         "_orig_mod": property(lambda self: module, doc="The module that was compiled."),
         "_torchsmith_region": region,
@@ -54,3 +58,9 @@ def wrap_module(region: Region, module: _M) -> _M:
     out: _M = object.__new__(subclass)
     object.__setattr__(out, "__dict__", module.__dict__)
     return out
+
+
+def _set(wrapper: torch.nn.Module, module: torch.nn.Module, name: str, value: object) -> None:
+    setattr(module, name, value)
+    if name == "__dict__":  # still one for both
+        object.__setattr__(wrapper, name, value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -110,8 +111,10 @@ def _count(tx: Trace) -> int:
 
 @handles(torch.get_default_device)
 def _default_device(tx: Trace) -> Value:
-    devices = [entered.mode.as_constant() for entered in active(tx) if not entered.watches]
-    with devices[-1] if devices else nullcontext():  # type: ignore[attr-defined]
+    devices: list[Any] = [m.mode.as_constant() for m in active(tx) if not m.watches]
+    if any(device.type == "cuda" and device.index is None for device in devices[-1:]):
+        tx.world.query(private.current_device)
+    with devices[-1] if devices else nullcontext():
         return ConstantValue(torch.get_default_device())
 
 

@@ -139,7 +139,7 @@ _each(
 _each(
     "is_autocast_cache_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
     "is_deterministic_algorithms_warn_only_enabled is_anomaly_enabled is_anomaly_check_nan_enabled "
-    "get_num_threads get_num_interop_threads cuda.is_initialized "
+    "get_num_threads get_num_interop_threads cuda.is_initialized cuda.current_device "
     "distributed.is_initialized",
     _query,
 )
