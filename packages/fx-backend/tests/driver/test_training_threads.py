@@ -12,6 +12,7 @@ from torchsmith_fx_backend._src import driver, settings
 from torchsmith_fx_backend._src.runtime import launchers, native
 
 THREADS = 6
+TRACED = threading.Lock()  # the flag that a symbolic trace sets and puts back is the process's
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["when asked", "ahead"])
@@ -36,7 +37,8 @@ def leaves() -> list[torch.Tensor]:
 
 
 def compiled(number: int = 1) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    graph = torch.fx.symbolic_trace(lambda x, w: tuple(t * number for t in program(x, w)))
+    with TRACED:
+        graph = torch.fx.symbolic_trace(lambda x, w: tuple(t * number for t in program(x, w)))
     with settings.patch(graph_cache=False):
         return driver.compile_training(graph, leaves())
 
