@@ -20,6 +20,16 @@ PROGRAMS = {
     ),
     "patches": (lambda x: F.unfold(x, (3, 2), padding=(1, 0), stride=2).cos(), ((2, 3, 7, 8),)),
     "sums of patches": (_fold, ((2, 18, 6, 8), (2, 6, 6, 8))),
+    "averages of what is there": (
+        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        ((2, 3, 8, 10),),
+    ),
+    "gradients of averages": (
+        lambda g, x: torch.ops.aten.avg_pool2d_backward(
+            g, x, [3, 3], [2, 2], [1, 1], True, False, None
+        ),
+        ((2, 3, 5, 6), (2, 3, 8, 10)),
+    ),
     "sums of patches in steps": (
         lambda x: F.fold(x, (7, 9), 3, padding=1, stride=2),
         ((2, 27, 20),),

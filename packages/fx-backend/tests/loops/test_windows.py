@@ -25,6 +25,11 @@ POOLS = {
     "average, padded": lambda x: F.avg_pool2d(x, 3, 2, 1),
     "average of what is there": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
     "average by another number": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
+    "average, more at the edge": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "average, more at the edge of what is there": lambda x: F.avg_pool2d(
+        x, (2, 3), (3, 2), (1, 0), ceil_mode=True, count_include_pad=False
+    ),
+    "average, ceil without padding": lambda x: F.avg_pool2d(x, 2, 2, ceil_mode=True),
 }
 RESAMPLED = {
     "nearest, twice": lambda x: F.interpolate(x, scale_factor=2) + 1,
@@ -74,6 +79,7 @@ ROWS = {
     "two results each": lambda x, w, b: F.conv1d(x[:, :1], w, b, padding=3).relu(),
 }
 WINDOWS = {**POOLS, **RESAMPLED, **UNFOLDED}
+CALLED, CALLED_IN_ROWS_OF_CHANNELS = ("bilinear",), ("average, more", "average, ceil")
 LAYOUTS = {
     "contiguous": lambda x: x,
     "channels last": lambda x: x.to(memory_format=torch.channels_last),
@@ -89,7 +95,8 @@ def test_against_eager(name, layout):
     if name in RESAMPLED and x.dim() == 3:
         x = x[:, None]
     called = externs(check(WINDOWS[name], x, tolerance=2e-6))
-    assert bool(called) == (name.startswith("bilinear") and layout != "channels last")
+    left = CALLED_IN_ROWS_OF_CHANNELS if layout == "channels last" else CALLED
+    assert bool(called) == name.startswith(left)
 
 
 @pytest.mark.parametrize("name", ["max", "average", "nearest, twice", "patches"])
@@ -121,6 +128,42 @@ def test_large_windows_and_empty_tensors_are_left_to_aten():
 def test_symbolic_sizes():
     for name in ("max, padded", "average", "nearest, twice", "patches, padded"):
         check(WINDOWS[name], X, mode="symbolic")
+
+
+AVERAGED = {  # kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
+    "tiles": (2, 2, 0, False, True, None),
+    "overlapping": (3, 1, 1, False, True, None),
+    "of what is there": ((3, 2), (1, 2), (1, 0), False, False, None),
+    "more at the edge": (3, 2, 1, True, True, None),
+    "more at the edge of what is there": (3, 2, 1, True, False, None),
+    "by another number": ((2, 4), (2, 3), (0, 1), True, True, 3),
+    "in long steps": (2, (3, 4), 1, False, True, None),
+    "of one point": (1, 2, 0, True, False, None),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", AVERAGED)
+def test_gradients_of_averages(name, dtype):
+    kernel, *settings = AVERAGED[name]
+    for change in LAYOUTS.values():
+        x = change(X).to(dtype)
+        y = F.avg_pool2d(x, kernel, *settings)
+        # Averages and sums of such numbers are exact; eager's on a CPU round after each addition.
+        grad = torch.randint_like(y, -3, 4) * 36
+        kernels_of = [[n, n] if isinstance(n, int) else list(n) for n in (kernel, *settings[:2])]
+        given = *kernels_of, *settings[2:]
+        for mode in ("fake", "symbolic"):
+            plan = check(
+                lambda g, x: torch.ops.aten.avg_pool2d_backward(g, x, *given) * 2,  # noqa: B023
+                grad,
+                x,
+                mode=mode,
+                tolerance=2e-6 if dtype.itemsize > 2 else 2e-2,
+            )
+            called = [*externs(plan)]
+            assert len(called) + len(kernels(plan)) == 1 + len(called)
+            assert not called or x.stride(1) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

@@ -218,21 +218,96 @@ def convolution_of_rows(p: Point) -> Value:
     return functools.reduce(operator.add, terms)
 
 
-def _plain_average(node: fx.Node) -> bool:
-    floating = bool(node.meta["val"].dtype.is_floating_point)
-    return _few_taps(node) and floating and not argument(node, 4, "ceil_mode", False)
+def _divisor(
+    p: Point, starts: Sequence[Index], sizes: Sequence[Index], dtype: torch.dtype, first: int
+) -> Value | int:
+    """By what the sum of a window that begins at ``starts`` is divided: the points of the image,
+    or of the image and what surrounds it, that it has. The kernel is argument ``first``."""
+    given: list[Any] = [argument(p.node, first + k, name) for k, name in enumerate(_AVERAGE)]
+    kernel, _, padding, ceils, includes, override = given
+    kernel, padding = _pair(kernel), _pair(0 if padding is None else padding)
+    if isinstance(override, int):
+        return override
+    if includes is not False and not ceils:
+        return kernel[0] * kernel[1]
+    counts = []
+    for start, size, length, around in zip(starts, sizes, kernel, padding):
+        last = ix.add(size, ix.const(0 if includes is False else around))
+        ends = p.body.index_value(ix.add(start, ix.const(length)))
+        begins = p.body.index_value(start)
+        begins = begins.op(Op.MAXIMUM, 0) if includes is False else begins
+        counts.append(ends.op(Op.MINIMUM, p.body.index_value(last)) - begins)
+    return (counts[0] * counts[1]).cast(dtype)
 
 
-@lowering(aten.avg_pool2d.default, cost=20, moves=True, applies=_plain_average, window=True)
+_AVERAGE = (
+    "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"
+)  # fmt: skip
+
+
+def _rows_of_channels(value: torch.Tensor) -> bool:
+    """Whether a CPU walks the channels of a pixel: aten's loops over these are vectors, too."""
+    row = value.dim() == 4 and type(value.stride(1)) is int and value.stride(1) == 1
+    return row and value.device.type == "cpu"
+
+
+def _averages_few(node: fx.Node) -> bool:
+    value, ceils = node.meta["val"], argument(node, 4, "ceil_mode", False)
+    alike = value.dtype.is_floating_point and not (ceils and _rows_of_channels(value))
+    return _few_taps(node) and alike
+
+
+@lowering(aten.avg_pool2d.default, cost=20, moves=True, applies=_averages_few, window=True)
 def avg_pool(p: Point) -> Value:
     source = p.operand()
     padding = _pair(argument(p.node, 3, "padding", 0))
-    high, wide = _kernel(p.node)
-    divisor = argument(p.node, 6, "divisor_override")
-    taps = [*_taps(p, source, padding, (1, 1))]
+    taps = _taps(p, source, padding, (1, 1))
     total = functools.reduce(operator.add, (mask.where(value, 0) for mask, _, _, value in taps))
-    if isinstance(divisor, int):
-        return total / divisor
-    if argument(p.node, 5, "count_include_pad", True):
-        return total / (high * wide)
-    return total / functools.reduce(operator.add, (mask.cast(total.dtype) for mask, *_ in taps))
+    starts = [
+        ix.sub(ix.mul(x, ix.const(by)), ix.const(before))
+        for x, by, before in zip(p.at[-2:], _stride(p.node), padding)
+    ]
+    return total / _divisor(p, starts, p.body.graph.info(source).shape[-2:], total.dtype, 1)
+
+
+def _windows_of_a_point(node: fx.Node) -> tuple[int, int]:
+    """How many windows a point of the image is in at most, along each side."""
+    kernel, stride = _pair(node.args[2]), _pair(node.args[3] or node.args[2])
+    return -(-kernel[0] // max(stride[0], 1)), -(-kernel[1] // max(stride[1], 1))
+
+
+def _in_few_windows(node: fx.Node) -> bool:
+    count, value = math.prod(_windows_of_a_point(node)), node.meta["val"]
+    few = 0 < count <= (1 if _rows_of_channels(value) else MOST_TAPS)
+    return few and value.dtype.is_floating_point
+
+
+@lowering(
+    aten.avg_pool2d_backward.default, cost=25, moves=True, applies=_in_few_windows, window=True
+)
+def avg_pool_gradient(p: Point) -> Value:
+    """What a point adds to the averages of the windows that it is in, in their order."""
+    source, ranges = p.operand(), p.body.sizes
+    kernel, padding = _pair(p.node.args[2]), _pair(p.node.args[4])
+    stride = _pair(p.node.args[3] or p.node.args[2])
+    sizes, outer = p.body.graph.info(source).shape[-2:], p.at[:-2]
+    sides: list[list[tuple[tuple[Index, Index], ...]]] = []
+    for d, count in enumerate(_windows_of_a_point(p.node)):
+        place, by = ix.add(p.at[d - 2], ix.const(padding[d])), ix.const(stride[d])
+        last, tap = ix.floordiv(place, by, ranges), ix.mod(place, by, ranges)
+        steps = [(ix.sub(last, ix.const(n)), ix.const(n * stride[d])) for n in range(count)]
+        length = ix.const(kernel[d])
+        sides.append([((w, sizes[d]), (ix.add(tap, n), length)) for w, n in reversed(steps)])
+
+    def read(at: Coords) -> Value:
+        windows = at[0], at[2]
+        value = p.at_of(source, (*outer, *windows))
+        starts = [
+            ix.sub(ix.mul(w, ix.const(by)), ix.const(before))
+            for w, by, before in zip(windows, stride, padding)
+        ]
+        return value / _divisor(p, starts, p.shape[-2:], value.dtype, 2)
+
+    zero = p.body.literal(0, compute_dtype(p.dtype))
+    pairs = itertools.product(*sides)
+    return functools.reduce(operator.add, (_or_zero(p, (*y, *x), read) for y, x in pairs), zero)
