@@ -40,7 +40,7 @@ from torchsmith_fx_backend._src.runtime.triton_compile import (
 )
 from torchsmith_fx_backend._src.runtime.triton_worker import Job, Result, compile_job
 from torchsmith_fx_backend._src.schedule import schedule_graph
-from windows import PROGRAMS, inputs
+from windows import PROGRAMS, in_threads, inputs
 
 bf16 = torch.bfloat16
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -186,7 +186,10 @@ def test_rows_of_odd_length_are_still_read_sixteen_bytes_at_a_time(cache: Path) 
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_windows_compile_without_spills(name: str, cache: Path) -> None:
+def test_windows_compile_without_spills(
+    name: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_threads(monkeypatch)
     found = kernels(schedule_graph(trace(PROGRAMS[name][0], *inputs(name, bf16))))
     assert found
     for kernel in found:

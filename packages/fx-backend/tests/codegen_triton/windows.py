@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from torchsmith_fx_backend._src.loops import windows
 
 
 def _fold(weight, image):
@@ -30,11 +31,22 @@ PROGRAMS = {
         ),
         ((2, 3, 5, 6), (2, 3, 8, 10)),
     ),
+    "gradients of maxima": (
+        lambda g, x: torch.ops.aten.max_pool2d_with_indices_backward(
+            g, x, [3, 3], [2, 2], [1, 1], [1, 1], False, F.max_pool2d(x, 3, 2, 1, 1, False, True)[1]
+        ),
+        ((2, 3, 4, 5), (2, 3, 8, 10)),
+    ),
     "sums of patches in steps": (
         lambda x: F.fold(x, (7, 9), 3, padding=1, stride=2),
         ((2, 27, 20),),
     ),
 }
+
+
+def in_threads(monkeypatch):
+    """Windows are lowered as they are for a GPU, on a machine without one."""
+    monkeypatch.setattr(windows, "in_threads", lambda value: True)
 
 
 def inputs(name, dtype):

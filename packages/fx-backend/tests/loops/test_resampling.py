@@ -57,7 +57,7 @@ PROGRAMS = {
 @pytest.fixture(autouse=True)
 def threads(monkeypatch):
     """As on a GPU, where each point is computed by itself."""
-    monkeypatch.setattr(resampling, "_in_threads", lambda value: True)
+    monkeypatch.setattr(resampling, "in_threads", lambda value: True)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels last", "transposed"])

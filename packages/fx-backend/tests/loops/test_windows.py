@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from plans import check, externs, kernels
 from torch import fx
 from torchsmith_fx_backend import compile_graph
+from torchsmith_fx_backend._src.loops import windows
 from torchsmith_fx_backend._src.loops.ir import Load
 from torchsmith_fx_backend._src.schedule import inlining
 
@@ -144,7 +145,8 @@ AVERAGED = {  # kernel, stride, padding, ceil_mode, count_include_pad, divisor_o
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", AVERAGED)
-def test_gradients_of_averages(name, dtype):
+def test_gradients_of_averages(name, dtype, monkeypatch):
+    monkeypatch.setattr(windows, "in_threads", lambda value: True)
     kernel, *settings = AVERAGED[name]
     for change in LAYOUTS.values():
         x = change(X).to(dtype)
@@ -161,9 +163,48 @@ def test_gradients_of_averages(name, dtype):
                 mode=mode,
                 tolerance=2e-6 if dtype.itemsize > 2 else 2e-2,
             )
-            called = [*externs(plan)]
-            assert len(called) + len(kernels(plan)) == 1 + len(called)
-            assert not called or x.stride(1) == 1
+            assert len(kernels(plan)) == 1 and not externs(plan)
+
+
+MAXIMA = {  # kernel, stride, padding, dilation, ceil_mode
+    "tiles": (2, 2, 0, 1, False),
+    "padded": (3, 2, 1, 1, False),
+    "more at the edge": (3, 2, 1, 1, True),
+    "uneven": ((3, 1), (1, 2), 0, 1, False),
+    "dilated": (2, 1, 0, 2, False),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", MAXIMA)
+def test_gradients_of_maxima(name, dtype, monkeypatch):
+    monkeypatch.setattr(windows, "in_threads", lambda value: True)
+    settings = MAXIMA[name]
+    given = *([n, n] if isinstance(n, int) else list(n) for n in settings[:4]), settings[4]
+    for change in LAYOUTS.values():
+        x = change(HOLES).to(dtype)
+        y, places = F.max_pool2d(x, *settings, return_indices=True)
+        for mode in ("fake", "symbolic"):
+            plan = check(
+                lambda g, x, i: (
+                    torch.ops.aten.max_pool2d_with_indices_backward(g, x, *given, i) + 1
+                ),
+                torch.randint_like(y, -8, 9),
+                x,
+                places,
+                mode=mode,
+            )
+            assert len(kernels(plan)) == 1 and bool(externs(plan)) == (name == "dilated")
+
+
+def test_what_a_cpu_leaves_to_aten():
+    for x, left in (X, 1), (X.to(memory_format=torch.channels_last), 2):
+        backward, called = torch.ops.aten.avg_pool2d_backward, []
+        for kernel, stride in ((2, 2), (3, 1), (3, 2)):
+            given = [kernel] * 2, [stride] * 2, [kernel // 3] * 2, False, True, None
+            y = torch.ops.aten.avg_pool2d(x, *given)
+            called += externs(check(lambda g, x: backward(g, x, *given) * 2, y, x))  # noqa: B023
+        assert len(called) == left
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

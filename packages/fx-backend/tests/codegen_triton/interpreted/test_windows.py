@@ -11,7 +11,7 @@ import torch
 from samples import DEVICE, run_source
 from torchsmith_fx_backend._src.codegen.triton.config import choose
 from torchsmith_fx_backend._src.codegen.triton.kernel import generate
-from windows import PROGRAMS, inputs
+from windows import PROGRAMS, in_threads, inputs
 
 pytestmark = pytest.mark.skipif(DEVICE.type != "cpu", reason="compares with eager on the CPU")
 
@@ -24,5 +24,6 @@ def test_windows(name, dtype, tmp_path, monkeypatch):
         run_source(source, tensors, symbols, tmp_path)
 
     monkeypatch.setattr(plans, "evaluate", run)
+    in_threads(monkeypatch)
     plan = plans.check(PROGRAMS[name][0], *inputs(name, dtype))
     assert not plans.externs(plan)

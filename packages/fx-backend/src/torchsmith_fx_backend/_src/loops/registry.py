@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.loops.index import Index, Ranges
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from torchsmith_fx_backend._src.loops.values import GraphValues
 
 Coords = tuple[Index, ...]
+
+
+def in_threads(value: torch.Tensor) -> bool:
+    """Whether each point is computed by a thread of its own."""
+    return value.device.type != "cpu"
 
 
 def argument(node: fx.Node, position: int, name: str | None = None, default: Any = None) -> Any:

@@ -15,7 +15,7 @@ from torchsmith_fx_backend._src.loops import index as ix
 from torchsmith_fx_backend._src.loops.body import Point, Value, compute_dtype
 from torchsmith_fx_backend._src.loops.index import Const, Index
 from torchsmith_fx_backend._src.loops.ir import Op
-from torchsmith_fx_backend._src.loops.registry import argument, lowering
+from torchsmith_fx_backend._src.loops.registry import argument, in_threads, lowering
 from torchsmith_fx_backend._src.loops.sizes import UnrepresentableError
 
 aten = torch.ops.aten
@@ -82,7 +82,7 @@ def _copies(node: fx.Node) -> bool:
     value, before = node.meta["val"], argument(node, 0, "self").meta["val"]
     if not (value.dtype.is_floating_point or value.dtype is torch.uint8):
         return False
-    if node.target is aten.upsample_nearest2d.default or _in_threads(value):
+    if node.target is aten.upsample_nearest2d.default or in_threads(value):
         return True
     sizes = zip(value.shape[2:], before.shape[2:])
     return all(type(n) is type(m) is int and m and n % m == 0 for n, m in sizes)
@@ -150,11 +150,6 @@ def _cubic(p: Point, place: Value, size: Index) -> _Taps:
     return [(p.body.position(at, size), weight) for at, weight in zip(points, weights)]
 
 
-def _in_threads(value: torch.Tensor) -> bool:
-    """Whether each point is computed by a thread of its own."""
-    return value.device.type != "cpu"
-
-
 def _walks_channels(node: fx.Node) -> bool:
     """Whether neighbours in memory share their source points, or run in threads of their own.
 
@@ -163,7 +158,7 @@ def _walks_channels(node: fx.Node) -> bool:
     """
     value = node.meta["val"]
     row = value.dim() < 5 and type(value.stride(1)) is int and value.stride(1) == 1
-    return bool(value.dtype.is_floating_point) and (_in_threads(value) or row)
+    return bool(value.dtype.is_floating_point) and (in_threads(value) or row)
 
 
 def _smooth(rank: int, taps_of: Callable[[Point, Value, Index], _Taps]) -> Callable[[Point], Value]:
@@ -199,7 +194,7 @@ def _sampled(node: fx.Node) -> bool:
     known = all(type(n) is int for n in image.shape[-2:])
     kind, outside = argument(node, 2, "interpolation_mode"), argument(node, 3, "padding_mode")
     shown = kind in (_BILINEAR, _NEAREST) and outside in (_ZEROS, _BORDER)
-    return alike and known and shown and _in_threads(image)
+    return alike and known and shown and in_threads(image)
 
 
 @lowering(aten.grid_sampler_2d.default, cost=60, moves=True, applies=_sampled, window=True)

@@ -21,6 +21,7 @@ from torchsmith_fx_backend._src.loops.registry import (
     Coords,
     Reduction,
     argument,
+    in_threads,
     lowering,
     register,
 )
@@ -148,7 +149,7 @@ def folded(p: Point) -> Value:
         return p.at_of(source, (*outer, row, ix.add(ix.mul(y, sides[1][0][0][1]), x)))
 
     pairs = [*itertools.product(*sides)]
-    if p.node.meta["val"].device.type != "cpu":
+    if in_threads(p.node.meta["val"]):
         pairs.reverse()
     zero = p.body.literal(0, compute_dtype(p.dtype))  # which has no sign then
     return functools.reduce(operator.add, (_or_zero(p, (*y, *x), read) for y, x in pairs), zero)
@@ -248,7 +249,7 @@ _AVERAGE = (
 def _rows_of_channels(value: torch.Tensor) -> bool:
     """Whether a CPU walks the channels of a pixel: aten's loops over these are vectors, too."""
     row = value.dim() == 4 and type(value.stride(1)) is int and value.stride(1) == 1
-    return row and value.device.type == "cpu"
+    return row and not in_threads(value)
 
 
 def _averages_few(node: fx.Node) -> bool:
@@ -277,37 +278,70 @@ def _windows_of_a_point(node: fx.Node) -> tuple[int, int]:
 
 
 def _in_few_windows(node: fx.Node) -> bool:
-    count, value = math.prod(_windows_of_a_point(node)), node.meta["val"]
-    few = 0 < count <= (1 if _rows_of_channels(value) else MOST_TAPS)
-    return few and value.dtype.is_floating_point
+    """Where aten adds to the points of a window one by one, on a CPU, it is faster than a loop over
+    the points but where neighbours in memory are in windows one element apart, or in one."""
+    value, count = node.meta["val"], math.prod(_windows_of_a_point(node))
+    few = MOST_TAPS
+    if not in_threads(value):
+        apart = _pair(node.args[3] or node.args[2]) == (1, 1) and not _rows_of_channels(value)
+        few = few if apart else 1
+    return 0 < count <= few and bool(value.dtype.is_floating_point)
+
+
+def _sum_over_windows(p: Point, read: Callable[[Index, Index], Value]) -> Value:
+    """The sum of what ``read`` gives of each window that has the point, in the order of these."""
+    sizes, ranges = p.body.graph.info(p.operand()).shape[-2:], p.body.sizes
+    given = p.node.args[2], p.node.args[3] or p.node.args[2], p.node.args[4]
+    sides: list[list[tuple[tuple[Index, Index], ...]]] = []
+    for d, (count, length, by, around) in enumerate(
+        zip(_windows_of_a_point(p.node), *map(_pair, given))
+    ):
+        place = ix.add(p.at[d - 2], ix.const(around))
+        last, tap = (f(place, ix.const(by), ranges) for f in (ix.floordiv, ix.mod))
+        steps = [(ix.sub(last, ix.const(n)), ix.const(n * by)) for n in reversed(range(count))]
+        sides.append([((w, sizes[d]), (ix.add(tap, n), ix.const(length))) for w, n in steps])
+    zero = p.body.literal(0, compute_dtype(p.dtype))
+    terms = (
+        _or_zero(p, (*y, *x), lambda at: read(at[0], at[2])) for y, x in itertools.product(*sides)
+    )
+    return functools.reduce(operator.add, terms, zero)
 
 
 @lowering(
     aten.avg_pool2d_backward.default, cost=25, moves=True, applies=_in_few_windows, window=True
 )
 def avg_pool_gradient(p: Point) -> Value:
-    """What a point adds to the averages of the windows that it is in, in their order."""
-    source, ranges = p.operand(), p.body.sizes
-    kernel, padding = _pair(p.node.args[2]), _pair(p.node.args[4])
-    stride = _pair(p.node.args[3] or p.node.args[2])
-    sizes, outer = p.body.graph.info(source).shape[-2:], p.at[:-2]
-    sides: list[list[tuple[tuple[Index, Index], ...]]] = []
-    for d, count in enumerate(_windows_of_a_point(p.node)):
-        place, by = ix.add(p.at[d - 2], ix.const(padding[d])), ix.const(stride[d])
-        last, tap = ix.floordiv(place, by, ranges), ix.mod(place, by, ranges)
-        steps = [(ix.sub(last, ix.const(n)), ix.const(n * stride[d])) for n in range(count)]
-        length = ix.const(kernel[d])
-        sides.append([((w, sizes[d]), (ix.add(tap, n), length)) for w, n in reversed(steps)])
+    stride, padding = _pair(p.node.args[3] or p.node.args[2]), _pair(p.node.args[4])
 
-    def read(at: Coords) -> Value:
-        windows = at[0], at[2]
-        value = p.at_of(source, (*outer, *windows))
+    def read(*window: Index) -> Value:
+        value = p.at_of(p.operand(), (*p.at[:-2], *window))
         starts = [
             ix.sub(ix.mul(w, ix.const(by)), ix.const(before))
-            for w, by, before in zip(windows, stride, padding)
+            for w, by, before in zip(window, stride, padding)
         ]
         return value / _divisor(p, starts, p.shape[-2:], value.dtype, 2)
 
-    zero = p.body.literal(0, compute_dtype(p.dtype))
-    pairs = itertools.product(*sides)
-    return functools.reduce(operator.add, (_or_zero(p, (*y, *x), read) for y, x in pairs), zero)
+    return _sum_over_windows(p, read)
+
+
+def _greatest_in_threads(node: fx.Node) -> bool:
+    few = in_threads(node.meta["val"]) and _in_few_windows(node)
+    return few and _pair(node.args[5]) == (1, 1)
+
+
+@lowering(
+    aten.max_pool2d_with_indices_backward.default,
+    cost=25,
+    moves=True,
+    applies=_greatest_in_threads,
+    window=True,
+)
+def max_pool_gradient(p: Point) -> Value:
+    """What the windows give whose greatest point this is."""
+    here = p.body.index_value(ix.add(ix.mul(p.at[-2], p.shape[-1]), p.at[-1]))
+
+    def read(*window: Index) -> Value:
+        at = (*p.at[:-2], *window)
+        return p.at_of(p.operand(7), at).eq(here).where(p.at_of(p.operand(), at), 0)
+
+    return _sum_over_windows(p, read)
