@@ -185,6 +185,15 @@ def _suits(node: fx.Node, rank: int, device: str, dtypes: tuple[torch.dtype, ...
     )
 
 
+def _leaves_out_padding(node: fx.Node) -> bool:
+    """Whether aten would compute another gradient of averages: on a GPU its kernel for images with
+    channels last takes windows for those of an image without padding (torch 2.11)."""
+    if node.target is not aten.avg_pool2d_backward.default or rule_for(node) is not None:
+        return False
+    padding: Any = node.args[4]
+    return any(padding)
+
+
 def _is_slow(node: fx.Node) -> bool:
     """Whether the library has no fast kernel for channels-last images: for groups of one channel
     with several results each it launched a kernel per group; see ``_reaches_far``."""
@@ -242,7 +251,7 @@ class _Walk:
 
     def _follows(self, node: fx.Node) -> bool:
         """Whether the layout of what ``node`` reads is free, and tells that of its result."""
-        if node.target in _BOUND:
+        if node.target in _BOUND or _leaves_out_padding(node):
             return False
         if isinstance(node.target, OpOverload):
             random = torch.Tag.nondeterministic_seeded in node.target.tags
