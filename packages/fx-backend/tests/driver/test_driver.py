@@ -437,6 +437,20 @@ def test_key_covers_what_matters(monkeypatch):
         assert key(lambda a: a + 1, x) != base
 
 
+@pytest.mark.parametrize("device, matters", [("cuda", True), ("cuda:0", False), ("cpu", False)])
+def test_key_covers_the_current_gpu_where_a_graph_names_none(device, matters, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for given in (device, torch.device(device)):
+        graph = fx.Graph()
+        made = graph.call_function(torch.ones, (3,), {"device": given})
+        graph.output(graph.call_method("to", (graph.placeholder("x"), made)))
+        keys = set()
+        for current in (0, 1):
+            monkeypatch.setattr(torch.cuda, "current_device", lambda current=current: current)
+            keys.add(graph_key.of(fx.GraphModule({}, graph), [torch.randn(3)]))
+        assert None not in keys and len(keys) == 1 + matters
+
+
 def helper(a):
     return a + 1
 

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import operator
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -23,6 +24,7 @@ _STABLE_MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchs
 VARIANTS = 4
 _ROOT = os.path.dirname(__file__)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_UNNUMBERED = re.compile(r"cuda(?!:\d)")  # the GPU that is current, in the text of a graph
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -62,6 +64,8 @@ def of(gm: fx.GraphModule, inputs: Sequence[object], variant: str = "keyed") -> 
                     f"{node.op} {target}{_text(node.args, names)}{_text(node.kwargs, names)}"
                     f"{node.meta.get(WRITES, '')}"
                 )
+        if torch.cuda.is_available() and any(map(_UNNUMBERED.search, lines[1:])):
+            lines.append(f"the current GPU is {torch.cuda.current_device()}")
     except (_NoKeyError, TypeError):  # the latter for symbols of other libraries
         return None
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
