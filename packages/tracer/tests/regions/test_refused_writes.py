@@ -21,6 +21,12 @@ REFUSED = {
     "no kernel": (lambda x: x.floor(), lambda: torch.ones(3, dtype=torch.bool)),
     "no integers": (lambda x: x.lerp(x, x), lambda: torch.ones(3, dtype=torch.int64)),
     "leaf": (lambda x: x.add_(1), lambda: torch.ones(3, requires_grad=True)),
+    "drawn too likely": (lambda x: x.bernoulli_(1.5), lambda: torch.ones(3)),
+    "drawn with less than no spread": (lambda x: x.normal_(0, -1.0), lambda: torch.ones(3)),
+    "drawn from nothing": (lambda x: x.uniform_(2.0, 1.0), lambda: torch.ones(3)),
+    "drawn at no rate": (lambda x: x.exponential_(0.0), lambda: torch.ones(3)),
+    "drawn into one place": (lambda x: x.bernoulli_(0.5), one),
+    "drawn by data": (lambda x: x.copy_(torch.bernoulli(x)), lambda: torch.full((3,), 1.5)),
 }
 
 
@@ -108,3 +114,18 @@ def test_backward_sees_writes_to_lists():
                 run(a, s)
             texts.append((str(caught.value), s.tolist(), s._version))
         assert texts[0] == texts[1]
+
+
+def test_no_copies_are_kept_for_draws_that_cannot_fail():
+    norm = torch.nn.BatchNorm1d(3)
+
+    def f(x):
+        x = norm(x)
+        return x * x.new_empty(len(x), 1).bernoulli_(0.9) + torch.zeros(3).normal_(0, 0.1)
+
+    fn = torchsmith_tracer.compile(f, backend="eager")
+    fn(torch.ones(4, 3))
+    with torch.profiler.profile() as seen:
+        fn(torch.ones(4, 3))
+    names = [event.name for event in seen.events()]
+    assert "aten::clone" not in names and "aten::bernoulli_" in names

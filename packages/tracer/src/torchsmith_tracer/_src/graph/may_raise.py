@@ -35,6 +35,7 @@ _BY_VALUE = frozenset(
     "histogramdd _assert_async _assert_scalar _assert_tensor_metadata isin corrcoef tolist "
     "item".split()
 )
+_FILLS = frozenset("bernoulli normal uniform exponential geometric cauchy log_normal".split())
 _NORMS = frozenset("batch_norm instance_norm group_norm layer_norm rms_norm".split())
 _INTEGER_DIVISIONS = frozenset(
     "div divide true_divide floor_divide floordiv remainder fmod mod pow float_power truediv "
@@ -100,6 +101,13 @@ def refuses_types(node: fx.Node) -> bool:
     if key not in _refuses:  # the kernels of recurrent networks trust the sizes of their parameters
         _refuses[key] = node.target in RECURRENT or _fails_on_ones(node)
     return _refuses[key]
+
+
+def fills(operation: Operation, node: fx.Node) -> bool:
+    """Whether a call draws into the one tensor that it is given, by numbers that are known, as
+    ``x.bernoulli_(0.9)`` does, and these are fine: what the tensor holds does not matter."""
+    alone = in_place(node.target) and len(node.all_input_nodes) == 1
+    return alone and operation.name in _FILLS and not _fails_on_ones(node)
 
 
 def overlaps(node: fx.Node) -> bool:

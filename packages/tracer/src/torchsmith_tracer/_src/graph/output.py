@@ -31,6 +31,7 @@ from torchsmith_tracer._src.graph.fakes import FakeRunner, Given, collect_tensor
 from torchsmith_tracer._src.graph.may_raise import (
     Operation,
     draws,
+    fills,
     may_raise,
     overlaps,
     refuses_types,
@@ -481,7 +482,7 @@ class OutputGraph:
         nodes = dict.fromkeys(node.all_input_nodes)
         if operation.name.strip("_") == "setitem":  # what is stored is no index
             map_nodes(node.args[:2], (nodes := {}).setdefault)  # type: ignore[arg-type]
-        return may_raise(operation, _tensors(nodes))
+        return may_raise(operation, _tensors(nodes)) and not fills(operation, node)
 
     def emit_asserts(self) -> None:
         """Append what has been assumed about numbers that only the data determines."""
