@@ -26,6 +26,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
+    loss_parallel,
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
@@ -158,6 +159,24 @@ def tensor_parallel(compiler: Compiler, rank: int) -> Any:
     return train(module, compiler(module), 0)
 
 
+def loss_in_parallel(compiler: Compiler, rank: int) -> Any:
+    """The gradient of what lies between two layers comes from a collective that is under way."""
+    last = ColwiseParallel(
+        input_layouts=Shard(-1), output_layouts=Shard(-1), use_local_output=False
+    )
+    module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 10))
+    mesh = init_device_mesh("cpu", (2,))
+    module = parallelize_module(module, mesh, {"0": ColwiseParallel(), "2": last})
+    loss = compiler(lambda x, y: nn.functional.cross_entropy(module(x), y))
+    found: list[Any] = []
+    for step in range(2):
+        with loss_parallel():
+            value = loss(data(0, step), torch.arange(4))
+            value.backward()
+        found += [whole(value), *(whole(p.grad) for p in module.parameters())]
+    return found
+
+
 def distributed_tensors(compiler: Compiler, rank: int) -> Any:
     mesh = init_device_mesh("cpu", (2,))
     w = distribute_tensor(torch.randn(8, 4), mesh, [Shard(0)]).requires_grad_()
@@ -213,6 +232,7 @@ PROGRAMS: dict[str, Callable[[Compiler, int], Any]] = {
     "sharded": sharded,
     "sharded, compiled inside": lambda c, r: sharded(c, r, inside=True),
     "tensor parallel": tensor_parallel,
+    "loss in parallel": loss_in_parallel,
     "distributed tensors": distributed_tensors,
     "collectives in place": in_place,
     "functional collectives": functional,

@@ -43,14 +43,15 @@ def is_foreign(value: object) -> bool:
     """Whether a number, or a size of a tensor, is a symbol of another library (torch.compile's),
     which cannot be lowered."""
     try:
-        for symbol in _symbols(value):
+        for symbol in numbers_of(value):
             guards.hint_of(symbol)
     except TypeError:
         return True
     return False
 
 
-def _symbols(value: object) -> tuple[object, ...]:
+def numbers_of(value: object) -> tuple[object, ...]:
+    """A number that is a symbol, or sizes and strides of a tensor that has some."""
     if isinstance(value, SYMBOLIC_TYPES):
         return (value,)
     if isinstance(value, torch.Tensor) and is_symbolic(value):
@@ -60,7 +61,7 @@ def _symbols(value: object) -> tuple[object, ...]:
 
 def untold(values: Iterable[object]) -> list[guards.Symbol]:
     """The symbols that sizes among ``values`` are computed from, but that none of them is."""
-    ours = [n for value in values if not is_foreign(value) for n in _symbols(value)]
+    ours = [n for value in values if not is_foreign(value) for n in numbers_of(value)]
     known = [guards.expr_of(n) for n in ours if not isinstance(n, torch.SymBool)]
     free = {symbol for expression in known for symbol in expression.free_symbols}
     return sorted(free.difference(known), key=lambda symbol: symbol.name)

@@ -19,7 +19,7 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     pytree,
     set_version,
 )
-from torchsmith_fx_backend._src.runtime.addresses import addresses, overlap
+from torchsmith_fx_backend._src.runtime.addresses import addresses, extent, overlap
 from torchsmith_fx_backend.errors import UnsupportedError
 
 if TYPE_CHECKING:  # what is restored needs no stages
@@ -161,7 +161,7 @@ class _Apart:
             return True
         extents = self.extents
         if extents is None:
-            extents = array("q", map(_extent, tensors))
+            extents = array("q", map(extent, tensors))
         if overlap(pointers, extents, self.written, self.order):
             return False
         if self.extents is not None:
@@ -189,15 +189,8 @@ def apart(
     written = bytes((*(i in changed for i in found), *attributes_changed))
     layouts = [n for t in compared for part in (t.shape, t.stride()) for n in part]
     static = all(type(n) is int for n in layouts)
-    extents = array("q", map(_extent, compared)) if static else None
+    extents = array("q", map(extent, compared)) if static else None
     return _Apart(tuple(found), tuple(own), written, extents, array("q", range(len(written))))
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    if tensor.numel() == 0:
-        return 0
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
-    return (last + 1) * tensor.element_size()
 
 
 def _checked(

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from torchsmith_fx_backend._src.aot.tangents import as_saved
 from torchsmith_fx_backend._src.capture.torch_private import apply_of, check_version, keeps_graph
 
 # What eager says of a graph that was let go of in a backward pass.
@@ -215,20 +216,4 @@ def saved_by(ctx: Any, results: Sequence[int]) -> Any:
     """
     held, laid = ctx.call.held, ctx.call.laid
     found = ctx.saved_tensors if held is None else held.take(results, keeps_graph())
-    return found if laid is None else list(map(_as_saved, found, laid))
-
-
-def _as_saved(given: torch.Tensor | None, laid: tuple[Any, ...]) -> torch.Tensor | None:
-    """What a hook gave back for a saved tensor, as kernels read that."""
-    if given is None or (given.size(), given.stride(), given.dtype, given.device) == laid:
-        return given
-    size, stride, dtype, device = laid
-    if given.size() != size:
-        said = f"a saved tensor of size {[*size]} came out of its hooks as {[*given.size()]}"
-        raise RuntimeError(said)
-    fresh = torch.empty_strided(size, stride, dtype=dtype, device=device)
-    target, source = fresh, given.detach()
-    for dim in (d for d, step in enumerate(stride) if step == 0):  # written once
-        target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
-    target.copy_(source)
-    return fresh
+    return found if laid is None else list(map(as_saved, found, laid))

@@ -16,8 +16,8 @@ import torch
 
 from torchsmith_fx_backend._src.capture.torch_private import (
     apply_of,
-    has_storage,
     hook,
+    in_storage,
     use_count,
     without_active_modes,
 )
@@ -72,9 +72,8 @@ def alone() -> tuple[int, int]:
 
 def taken(grad: torch.Tensor, held: tuple[int, int] | None) -> torch.Tensor:
     """``grad``, or another tensor in its memory, which goes when that one does."""
-    if held != alone() or type(grad) is not torch.Tensor or grad.layout is not torch.strided:
-        return grad
-    if grad.requires_grad or not has_storage(grad) or grad.nbytes < LEAST:
+    plain = type(grad) is torch.Tensor and in_storage(grad) and not grad.requires_grad
+    if held != alone() or not plain or grad.nbytes < LEAST:
         return grad
     alias = grad.detach()
     grad.data = torch.empty(0, dtype=grad.dtype, device=grad.device)

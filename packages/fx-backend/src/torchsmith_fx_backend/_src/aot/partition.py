@@ -23,7 +23,7 @@ from torchsmith_fx_backend._src.capture.ops import op_info
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
-from torchsmith_fx_backend._src.captured import GIVEN
+from torchsmith_fx_backend._src.captured import GIVEN, numbers_of
 from torchsmith_fx_backend._src.loops.registry import Pointwise, View, rule_for
 from torchsmith_fx_backend._src.passes.base import (
     COPY,
@@ -356,8 +356,7 @@ def _untold(values: Iterable[fx.Node], others: Iterable[fx.Node]) -> list[fx.Nod
 
 def _symbols(node: fx.Node) -> list[str]:
     """The symbols that a number is, or a tensor has as a size or a stride."""
-    value = node.meta.get("val")
-    numbers = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+    numbers = numbers_of(node.meta.get("val"))
     known = [guards.expr_of(n) for n in numbers if isinstance(n, torch.SymInt)]
     return [each.name for each in known if isinstance(each, guards.Symbol)]
 

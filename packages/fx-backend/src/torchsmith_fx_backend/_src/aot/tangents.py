@@ -1,4 +1,5 @@
-"""What a backward half is compiled for: how tangents lie in memory, and which gradients are asked.
+"""What a backward half is compiled for: how tangents, and what hooks have saved, lie in memory, and
+which gradients are asked.
 
 Strides say it where all sizes are known. Where some are symbolic the order of the dimensions does,
 so that one half serves all sizes.
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 import torchsmith_guards as guards
 
-from torchsmith_fx_backend._src.capture.torch_private import will_run
+from torchsmith_fx_backend._src.capture.torch_private import in_storage, settled, will_run
 
 # Per tangent, its strides or the order of its dimensions; None for an undefined one.
 Key = tuple[tuple[int, ...] | None, ...]
@@ -54,6 +55,22 @@ def ordered(tangents: list[torch.Tensor | None]) -> Key:
             tangents[i] = tangent.new_empty_strided(sizes, usual).copy_(tangent)
         orders.append(order)
     return tuple(orders)
+
+
+def as_saved(given: torch.Tensor | None, laid: tuple[Any, ...]) -> torch.Tensor | None:
+    """What a hook gave back for a saved tensor, as kernels read that."""
+    given, (size, stride, dtype, device) = settled(given), laid
+    if given is None:
+        return None
+    if given.size() != size or not in_storage(given):
+        found = f"a {type(given).__name__} of size {[*given.size()]}"
+        raise RuntimeError(f"a saved tensor of size {[*size]} came out of its hooks as {found}")
+    if (size, given.stride(), given.dtype, given.device) == laid:
+        return given
+    fresh = torch.empty_strided(size, stride, dtype=dtype, device=device)
+    once = tuple(slice(None if step else 1) for step in stride)  # not what is expanded
+    fresh[once] = given.detach()[once]
+    return fresh
 
 
 def order_at_hand(root: torch.Tensor) -> tuple[int, ...] | None:

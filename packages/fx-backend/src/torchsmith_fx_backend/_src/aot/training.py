@@ -48,10 +48,11 @@ from torchsmith_fx_backend._src.capture.torch_private import (
     fake_like,
     has_autocast,
     has_saving_hooks,
-    has_storage,
+    in_storage,
     keeps_graph,
     number,
     pytree,
+    settled,
     without_autocast,
 )
 from torchsmith_fx_backend._src.runtime.addresses import in_memory, looks
@@ -464,9 +465,9 @@ class CompiledFunction(torch.autograd.Function):
                 _release(ctx)
                 return (None, *part.found(known[0](arguments)))
         counts = holders(grads) if training.large else None
-        tangents, results = [*grads], part.results
+        tangents, results = [*(grads if lie else map(settled, grads))], part.results
         if len(grads) != len(part.tangents) or type(None) in map(type, grads):
-            tangents = [None if i is None else grads[i] for i in part.tangents]
+            tangents = [None if i is None else tangents[i] for i in part.tangents]
             order = training.joint.differentiable
             results = tuple(i for i, t in zip(order, tangents) if t is not None)
             if not results:
@@ -481,11 +482,13 @@ class CompiledFunction(torch.autograd.Function):
             if not users.isdisjoint(results):
                 check_version(tensor, version)
         given, twice = call.given, torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        # By vmap, which gives tangents no memory.
-        batched = not lie and not all(has_storage(t) for t in grads if t is not None)
+        # By vmap, which gives tangents no memory, or a class of tensors.
+        batched = not lie and not all(in_storage(t) for t in tangents if t is not None)
         without = frozenset() if batched else training.asking.unasked(ctx, part.gradients)
         if batched and given is None:
-            raise RuntimeError(TWICE.format("for tangents in a batch", training.again.why))
+            raise RuntimeError(
+                TWICE.format("for tangents in a batch or of a class", training.again.why)
+            )
         if given is not None and (twice or batched):
             kept: dict[int, Any] = {}
             if saves or training.again.checked:  # an error where they are gone or were written
@@ -499,9 +502,9 @@ class CompiledFunction(torch.autograd.Function):
                 tangents = [t if t is None else taken(t, n) for t, n in zip(tangents, held)]
             if twice or has_autocast():  # perhaps not when the graph was captured
                 with torch.no_grad(), below_autocast():
-                    found = _compiled_backward(ctx, tangents, lie, saves, results, without)
+                    found = _compiled_backward(ctx, tangents, saves, results, without)
             else:
-                found = _compiled_backward(ctx, tangents, lie, saves, results, without)
+                found = _compiled_backward(ctx, tangents, saves, results, without)
         if call.loan is not None and call.done:
             call.loan = None  # the last one gives the memory back
         if twice and given is None:
@@ -533,23 +536,14 @@ def _release(ctx: Any) -> None:
 def _compiled_backward(
     ctx: Any,
     tangents: list[torch.Tensor | None],
-    lie: bool,
     saves: bool,
     results: Sequence[int],
     without: frozenset[int],
 ) -> Sequence[Any]:
-    """Run the backward half ``without`` these gradients; ``lie`` says that the tangents are known
-    to lie in memory, ``saves`` whether eager's would need what it saved for ``results``, whose
-    tangents are defined."""
+    """Run the backward half ``without`` these gradients; ``saves`` says whether eager's would need
+    what it saved for ``results``, whose tangents are defined."""
     call: _Call = ctx.call
     training, numbers = call.training, call.numbers
-    if not lie:
-        for place, tangent in enumerate(tangents):
-            if tangent is not None and (
-                tangent.is_neg() or tangent.is_conj() or tangent._is_zerotensor()
-            ):  # its elements shall lie in memory
-                tangents[place] = torch.empty_like(tangent).copy_(tangent)
-        tangent = None
     strides = [t if t is None else t.stride() for t in tangents]
     key = ordered(tangents) if training.any_sizes else tuple(strides)
     half, used = training.backwards.get((key, without)) or training.backward_of(key, without)

@@ -96,7 +96,21 @@ def apply_of(function: type[torch.autograd.Function], **unset: object) -> Callab
 
 
 use_count: Callable[[torch.Tensor], int] = torch.Tensor._use_count  # type: ignore[attr-defined]
-has_storage: Callable[[torch.Tensor], bool] = torch._C._has_storage
+
+
+def in_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has memory. One whose class has operators of its own may only seem to."""
+    kind: Any = type(tensor)
+    plain = kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    return plain and torch._C._has_storage(tensor)
+
+
+def settled(x: torch.Tensor | None) -> torch.Tensor | None:
+    """``x``, or where that helps a copy whose elements lie in memory as they are."""
+    if x is not None and (x.is_neg() or x.is_conj() or x._is_zerotensor()):
+        return torch.empty_like(x).copy_(x)
+    # Operators on what a collective gives wait for it, and their results are plain.
+    return x if x is None or in_storage(x) else x.clone()
 
 
 # Whether the backward pass under way runs a node; it raises of a leaf that it gives a gradient of.

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchsmith_fx_backend._src.loops.body import compute_dtype
 from torchsmith_fx_backend._src.passes.base import Pass, as_traced, insert, is_static
 
 aten = torch.ops.aten
@@ -20,8 +21,6 @@ _TRACKING = aten._native_batch_norm_legit_functional.default
 _PLAIN = aten._native_batch_norm_legit.no_stats
 _BACKWARD = aten.native_batch_norm_backward.default
 _FORMATS = (torch.contiguous_format, torch.channels_last)
-# What is computed in single precision, as eager does it, on a GPU. On a CPU it rounds elsewhere.
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,10 @@ class BatchNorms(Pass):
             and x.numel() > x.shape[1]
             and _format(x) is not None
             and (result is None or result.stride() == x.stride())
-            and all(n.meta["val"].dtype in (x.dtype, _wide(x.dtype)) for n in node.all_input_nodes)
+            and all(
+                n.meta["val"].dtype in (x.dtype, compute_dtype(x.dtype))
+                for n in node.all_input_nodes
+            )
         )
 
 
@@ -83,11 +85,6 @@ def _format(image: torch.Tensor) -> torch.memory_format | None:
     """The order in which an image lies densely, if it is one of the two."""
     formats = _FORMATS if image.dim() == 4 else _FORMATS[:1]
     return next((f for f in formats if image.is_contiguous(memory_format=f)), None)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The type in which norms of images of type ``dtype`` are computed."""
-    return torch.float32 if dtype in _HALF else dtype
 
 
 def _as(graph: fx.Graph, value: fx.Node, dtype: torch.dtype) -> fx.Node:
@@ -101,7 +98,7 @@ class _Formula:
 
     def __init__(self, graph: fx.Graph, image: torch.Tensor) -> None:
         self.graph = graph
-        self.dtype = _wide(image.dtype)
+        self.dtype = compute_dtype(image.dtype)  # as eager's on a GPU; on a CPU it rounds elsewhere
         self.axes = [axis for axis in range(image.dim()) if axis != 1]
         self.channels = [1, image.shape[1]] + [1] * (image.dim() - 2)
         self.number = image.numel() // image.shape[1]

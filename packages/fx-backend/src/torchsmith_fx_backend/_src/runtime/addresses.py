@@ -25,6 +25,14 @@ def looks(tensors: Sequence[torch.Tensor]) -> bytes:
     return bytes(8 * len(tensors)) + array("q", versions).tobytes() + bytes(flags)
 
 
+def extent(tensor: torch.Tensor) -> int:
+    """How many bytes lie from the first element to the end of the last one."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    return (last + 1) * tensor.element_size()
+
+
 def addresses(tensors: tuple[torch.Tensor, ...]) -> array[int]:
     """Where each tensor begins."""
     library = native_library()

@@ -26,6 +26,7 @@ from torch import fx
 
 from torchsmith_fx_backend._src import by_rows, keyed
 from torchsmith_fx_backend._src.capture.recorder import tensors_in
+from torchsmith_fx_backend._src.runtime.addresses import extent
 from torchsmith_fx_backend._src.runtime.support import copy_each, set_grad_enabled
 
 log = logging.getLogger("torchsmith.backend")
@@ -477,13 +478,6 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _extent(tensor: torch.Tensor) -> int:
-    """How many elements lie from the first to the last one."""
-    if tensor.numel() == 0:
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
-
-
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
     """Whether ``clone`` keeps strides, offset and size of the storage."""
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
@@ -494,7 +488,8 @@ def _buffer_for(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """Memory for copies of ``tensor``, and whether it has the same layout or is flat."""
     if is_dense(tensor):
         return tensor.new_empty_strided(tensor.shape, tensor.stride()), True
-    return torch.empty(_extent(tensor), dtype=tensor.dtype, device=tensor.device), False
+    count = extent(tensor) // tensor.element_size()
+    return torch.empty(count, dtype=tensor.dtype, device=tensor.device), False
 
 
 def _like(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
