@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -194,13 +195,13 @@ begun.wait()
 if {forks} and os.fork():
     os.wait()
     os._exit(0)
-print(len(interruptions._daemons.compiles))
+print(len(interruptions._compiles.threads))
 """
 
 
 @pytest.mark.parametrize(
     ("daemon", "forks", "said"),
-    [(True, False, "1 left"), (True, True, "0"), (False, False, "0 compiled left")],
+    [(True, False, "1 left"), (True, True, "0"), (False, False, "1 compiled left")],
 )
 def test_the_end_of_the_process(daemon: bool, forks: bool, said: str) -> None:
     """Daemon threads leave their compiles first, others finish them; a thread that is not there
@@ -210,3 +211,43 @@ def test_the_end_of_the_process(daemon: bool, forks: bool, said: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     found = done.returncode, sorted(done.stdout.split()), done.stderr
     assert found == (0, said.split(), "")
+
+
+FORKS = """
+import os, signal, sys, threading
+from torchsmith_guards import deferred
+
+begun = threading.Event()
+
+def compiles():
+    with deferred():
+        import slow
+
+sys.path.insert(0, os.path.dirname(__file__))
+sys.modules["begun"] = begun
+threading.Thread(target=compiles, daemon={daemon}).start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    import slow
+    os._exit(slow.answer)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+SLOW = """
+import sys, time
+sys.modules["begun"].set()
+time.sleep(0.3)
+answer = 42
+"""
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_a_fork_waits_for_what_is_imported(daemon: bool, tmp_path: Path) -> None:
+    """Another thread's import would stay half done in the child, and locked."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    program = tmp_path / "forks.py"
+    program.write_text(FORKS.format(daemon=daemon))
+    command = [sys.executable, "-W", "ignore", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")

@@ -69,46 +69,53 @@ class _Deferral:
             self.handlers[number](number, sys._getframe())
 
 
-class _Daemons:
-    """Compiles in daemon threads, which end before the interpreter does: it stops such threads
-    where they next ask for the GIL, and within torch's C++ that is an abort of the process."""
+class _Compiles:
+    """Compiles under way, which others wait for. When the interpreter ends it stops daemon threads
+    where they next ask for the GIL, and within torch's C++ that is an abort of the process. And a
+    forked process has what other threads are importing only by half, locked for good."""
 
     def __init__(self) -> None:
         self.over = False
         atexit.register(self.end)
-        os.register_at_fork(after_in_child=self.forked)
+        os.register_at_fork(before=self.wait, after_in_child=self.forked)
         self.forked()
 
     def forked(self) -> None:
         """Only the thread that has forked is there, the main one from now on."""
-        self.compiles: set[object] = set()
+        self.threads: list[threading.Thread] = []
         self.changed = threading.Condition()
 
     @contextmanager
     def compile(self) -> Iterator[None]:
-        token = object()
+        thread = threading.current_thread()
         with self.changed:
-            self.compiles.add(token)
+            self.threads.append(thread)
         try:
             self.deliver()
             yield
         finally:
             with self.changed:
-                self.compiles.discard(token)
+                if thread in self.threads:  # not after a fork within
+                    self.threads.remove(thread)
                 self.changed.notify_all()
 
     def deliver(self) -> None:
         if self.over and threading.current_thread().daemon:
             sys.exit()
 
+    def wait(self) -> None:
+        """Until other threads compile nothing, or for long enough."""
+        own = threading.current_thread()
+        with self.changed:
+            self.changed.wait_for(lambda: all(t is own for t in self.threads), _PATIENCE)
+
     def end(self) -> None:
         self.over = True
-        with self.changed:
-            self.changed.wait_for(lambda: not self.compiles, _PATIENCE)
+        self.wait()
 
 
 _current: _Deferral | None = None
-_daemons = _Daemons()
+_compiles = _Compiles()
 
 
 @contextmanager
@@ -116,18 +123,16 @@ def deferred() -> Iterator[None]:
     """Around a compile: handlers of signals are called where ``deliver`` is, and at the end. In a
     daemon thread it ends there when the interpreter does."""
     global _current
-    if threading.current_thread().daemon:
-        with _daemons.compile():
-            yield
-        return
     if _current is not None or threading.current_thread() is not threading.main_thread():
-        yield
+        with _compiles.compile():
+            yield
         return
     found = _Deferral()
     try:
         _current = found
         found.begin()
-        yield
+        with _compiles.compile():
+            yield
     finally:
         _current = None
         try:
@@ -144,8 +149,8 @@ def deliver() -> None:
         BaseException: what a handler raises; ``SystemExit`` in a daemon thread of a process that
             ends.
     """
-    if _daemons.over:
-        _daemons.deliver()
+    if _compiles.over:
+        _compiles.deliver()
     if _current is not None and _current.waiting:
         _current.deliver()
 
