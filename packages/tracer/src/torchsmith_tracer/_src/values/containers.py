@@ -74,6 +74,16 @@ class Growing:
         self.growing = unread  # type: ignore[misc]
         delattr(self, self.content)
 
+    def describe(self) -> str:
+        name = self.python_type().__name__
+        return name if self.growing else f"{name} of {len(getattr(self, self.content))}"
+
+    def length(self, tx: Trace) -> Value:
+        return ConstantValue(len(getattr(self, self.content)))
+
+    def bool(self, tx: Trace) -> bool:
+        return bool(getattr(self, self.content))
+
 
 class SequenceValue(Growing, BuiltinObject):
     """Common part of tuple, list and deque. ``items`` may hold ``LazyValue``s; those of a sequence
@@ -88,10 +98,6 @@ class SequenceValue(Growing, BuiltinObject):
     def __init__(self, items: Iterable[Value] | Unread, source: Source | None = None) -> None:
         self.source = source
         self.fill(items if isinstance(items, Unread) else list(items))
-
-    def describe(self) -> str:
-        name = self.python_type().__name__
-        return name if self.growing else f"{name} of {len(self.items)}"
 
     def as_constant(self) -> object:
         return self.cls([v.as_constant() for v in self.items])
@@ -153,12 +159,6 @@ class SequenceValue(Growing, BuiltinObject):
         if not -length <= index < length:
             raise tx.interp.error(IndexError, f"{noun} {what} out of range")
         return index + length if index < 0 else index
-
-    def length(self, tx: Trace) -> Value:
-        return ConstantValue(len(self.items))
-
-    def bool(self, tx: Trace) -> bool:
-        return bool(self.items)
 
     def iter(self, tx: Trace) -> Value:
         return tx.interp.sequence_iterator(self)
@@ -477,6 +477,9 @@ class _Bounds(BuiltinObject):
         own = dict(zip(("start", "stop", "step"), self.items, strict=True)).get(name)
         return super().c_attribute(tx, name, descriptor) if own is None else own
 
+    def reconstruct(self, cg: Emitter) -> str:
+        return cg.call(self.cls, *self.items)
+
 
 class SliceValue(_Bounds):
     """``slice(start, stop, step)``."""
@@ -505,9 +508,6 @@ class SliceValue(_Bounds):
         if not isinstance(other, SliceValue):
             return None
         return tx.interp.compare(op, TupleValue(self.items), TupleValue(other.items))
-
-    def reconstruct(self, cg: Emitter) -> str:
-        return cg.call(slice, *self.items)
 
 
 class RangeValue(_Bounds):
@@ -568,6 +568,3 @@ class RangeValue(_Bounds):
 
     def hash_key(self, tx: Trace) -> object:
         return self.host(tx)
-
-    def reconstruct(self, cg: Emitter) -> str:
-        return cg.call(range, *self.items)

@@ -134,9 +134,6 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
         self.real: object = None
         self.gone: list[object] = []
 
-    def describe(self) -> str:
-        return self.cls.__name__ if self.growing else f"{self.cls.__name__} of {len(self.table)}"
-
     def as_constant(self) -> object:
         pairs = {k.as_constant(): v.as_constant() for k, v in self.table.values()}
         if self.cls is collections.defaultdict:
@@ -253,12 +250,6 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
         if self.remove(tx, key) is None:
             raise tx.interp.error_with(KeyError, [key])
 
-    def length(self, tx: Trace) -> Value:
-        return ConstantValue(len(self.table))
-
-    def bool(self, tx: Trace) -> bool:
-        return bool(self.table)
-
     def contains(self, tx: Trace, item: Value) -> Value:
         few = len(self.table) < 16 and all(type(key) is int for key in self.table)
         if few and isinstance(item, SymNumValue):
@@ -351,9 +342,6 @@ class SetValue(Growing, BuiltinObject):
         """The elements."""
         return list(self.table.values())
 
-    def describe(self) -> str:
-        return self.cls.__name__ if self.growing else f"{self.cls.__name__} of {len(self.table)}"
-
     def is_constant(self) -> bool:
         return self.cls is frozenset and all(v.is_constant() for v in self.table.values())
 
@@ -385,12 +373,6 @@ class SetValue(Growing, BuiltinObject):
         """Add an element whose hash key is known."""
         if claim(self, key, item)[1]:
             tx.journal.mutate(self, partial(self.table.__delitem__, key))
-
-    def length(self, tx: Trace) -> Value:
-        return ConstantValue(len(self.table))
-
-    def bool(self, tx: Trace) -> bool:
-        return bool(self.table)
 
     def contains(self, tx: Trace, item: Value) -> Value:
         return bool_value(look_up(self, element_key(tx, item)) is not None)
