@@ -78,6 +78,23 @@ def test_a_library_that_others_can_write_is_not_loaded(cache, place):
 
 
 @needs_stamps
+@pytest.mark.parametrize("share", [0, 0.5, 0.9])
+def test_a_library_of_which_a_part_is_missing_is_made_again(cache, share):
+    """Not read by this process, which has the first file in use."""
+    native.load()
+    (made,) = cache.iterdir()
+    whole = made.read_bytes()
+    made.unlink()
+    made.write_bytes(whole[: int(share * len(whole))])
+    made.chmod(0o700)
+    program = "from torchsmith_guards._src.unchanged import native; native.load()"
+    command = [sys.executable, "-c", program]
+    folder = {**os.environ, "TORCHSMITH_CACHE_DIR": str(cache.parent)}
+    subprocess.run(command, env=folder, check=True, timeout=100)
+    assert made.read_bytes() == whole
+
+
+@needs_stamps
 def test_a_compiler_that_fails_leaves_nothing_behind(cache, monkeypatch):
     monkeypatch.setattr(native, "compiler", lambda: ["false"])
     with pytest.raises(subprocess.CalledProcessError):

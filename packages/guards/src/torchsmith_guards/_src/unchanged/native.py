@@ -242,7 +242,7 @@ def _compiled() -> Path:
         status = path.stat()
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(f"{path} can be written by others")
-    if out.exists():
+    if out.exists() and _is_whole(out.read_bytes()):
         return out
     handle, name = tempfile.mkstemp(prefix=".new-", suffix=".so", dir=folder)
     os.close(handle)
@@ -251,9 +251,18 @@ def _compiled() -> Path:
         subprocess.run(
             full, check=True, capture_output=True, timeout=_SECONDS, stdin=subprocess.DEVNULL
         )
+        with open(name, "rb+") as file:
+            file.write(hashlib.sha256(file.read()).digest())
         os.chmod(name, 0o700)
         os.replace(name, out)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
     return out
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a library ends in its hash, as it does not where a machine has stopped or a disk was
+    full: loading what is left of it would be the end of the process."""
+    size = hashlib.sha256().digest_size
+    return hashlib.sha256(data[:-size]).digest() == data[-size:]
