@@ -3,7 +3,9 @@ in a compile as in a call that is compiled, and is taken for no failure."""
 
 import functools
 import gc
+import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -213,3 +215,27 @@ def test_a_guard_that_cannot_be_asked_fails():
     del model.scale
     with pytest.raises(AttributeError):
         compiled(torch.ones(2))
+
+
+ENDS = """
+import threading, time, torch, torchsmith
+
+@torchsmith.compile
+def fn(x):
+    for i in range(60):
+        x = (x * i).sin() + x.mean()
+    return x
+
+threading.Thread(target=fn, args=(torch.ones(5),), daemon=True).start()
+time.sleep({seconds})
+print("the end")
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.2, 0.6])
+def test_the_process_ends_while_a_daemon_thread_compiles(seconds, tmp_path):
+    """The thread was stopped where C++ freed what its compile had made: an abort."""
+    command = [sys.executable, "-c", ENDS.format(seconds=seconds)]
+    folder = {**os.environ, "TORCHSMITH_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, env=folder, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -98,6 +99,8 @@ class _Compiles:
                 if thread in self.threads:  # not after a fork within
                     self.threads.remove(thread)
                 self.changed.notify_all()
+            if self.over and thread.daemon and thread not in self.threads:
+                time.sleep(_PATIENCE)  # its frames hold what C++ frees, which asks for the GIL
 
     def deliver(self) -> None:
         if self.over and threading.current_thread().daemon:
