@@ -22,6 +22,7 @@ torch_function_enabled: Callable[[], bool] = torch._C._is_torch_function_enabled
 dispatch_mode_count: Callable[[], int] = torch._C._len_torch_dispatch_stack
 no_torch_function: object = torch._C._disabled_torch_function_impl
 no_torch_dispatch: object = torch._C._disabled_torch_dispatch_impl
+is_tracing: Callable[[], bool] = torch._C._is_tracing
 functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
 # The level of ``torch.autograd.forward_ad`` at which tensors may have tangents, -1 outside of any.
 forward_level: Callable[[], int] = functools.partial(

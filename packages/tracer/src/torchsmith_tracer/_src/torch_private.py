@@ -129,6 +129,7 @@ COUNTING_OPTIMIZERS: tuple[tuple[Callable[..., object], Callable[..., object], i
 )
 ADAFACTOR: tuple[Callable[..., object], ...] = (_single_tensor_adafactor, _multi_tensor_adafactor)
 group_tensors: Callable[..., Any] = torch._C._group_tensors_by_device_and_dtype
+is_tracing: Callable[[], bool] = torch._C._is_tracing
 is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor
 
 # Queries by their path below ``torch``, with spaces between; those that a release lacks are left

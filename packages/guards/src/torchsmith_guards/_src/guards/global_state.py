@@ -22,6 +22,7 @@ _function_modes: Callable[[], int] = private.function_mode_count
 _dispatch_modes: Callable[[], int] = private.dispatch_mode_count
 _functorch: Callable[[], object] = private.functorch_level
 _forward_level: Callable[[], int] = private.forward_level
+_tracing: Callable[[], bool] = private.is_tracing
 _CPU = torch.device("cpu")
 
 
@@ -50,8 +51,8 @@ class GlobalState:
         function_modes: types (and devices) of the active torch-function modes, outermost first.
         torch_function_enabled: False inside ``DisableTorchFunctionSubclass`` and the like.
         dispatch_modes: number of active torch-dispatch modes.
-        functorch: whether a ``torch.func`` transform or a level of forward differentiation is
-            active.
+        functorch: whether a ``torch.func`` transform, a level of forward differentiation or
+            ``torch.jit.trace`` is active.
     """
 
     grad_enabled: bool
@@ -87,7 +88,7 @@ class GlobalState:
             function_modes=modes,
             torch_function_enabled=private.torch_function_enabled(),
             dispatch_modes=_dispatch_modes(),
-            functorch=_functorch() is not None or _forward_level() >= 0,
+            functorch=_functorch() is not None or _forward_level() >= 0 or _tracing(),
         )
 
     def matches(self) -> bool:
@@ -114,6 +115,7 @@ class GlobalState:
                 and not _dispatch_modes()
                 and _functorch() is None
                 and _forward_level() < 0
+                and not _tracing()
                 and torch_function() is function
             )
 

@@ -24,11 +24,12 @@ from torchsmith_tracer._src.values.builtins.printing import SILENT
 def watching_mode() -> str | None:
     """Name of an active mode of the user's that sees single operators, or None. Under such a mode
     programs run eagerly: it is to see exactly the operators of the program. So does a transform of
-    ``torch.func`` around the compiled function, or a level of forward differentiation."""
+    ``torch.func`` around the compiled function, a level of forward differentiation, or a trace."""
     found = private.active_modes()
     if found:
         return type(found[-1]).__name__
-    return private.functorch_transform() or private.forward_differentiation()
+    traced = "torch.jit.trace" if private.is_tracing() else None
+    return traced or private.functorch_transform() or private.forward_differentiation()
 
 
 @contextmanager

@@ -47,10 +47,10 @@ def wrap_module(region: Region, module: _M) -> _M:
         "__slots__": (),
         # Torch changes the classes of modules (lazy ones, parametrizations): the original's counts.
         "__class__": property(lambda self: type(module)),
-        "__getattr__": lambda self, name: getattr(module, name),
+        # ``_orig_mod`` is no property, which ``torch.jit.script`` would compile.
+        "__getattr__": lambda self, name: module if name == "_orig_mod" else getattr(module, name),
         "__setattr__": lambda self, name, value: _set(self, module, name, value),
         "__delattr__": lambda self, name: delattr(module, name),
-        "_orig_mod": property(lambda self: module, doc="The module that was compiled."),
         "_torchsmith_region": region,
         marks.ORIGINAL: module,
     }
