@@ -268,7 +268,7 @@ class OutputGraph:
         if self._checks and self._relies_on_checks(target, node_args, node_kwargs):
             self.emit_checks()
         if relies_on_current_device(target, node_args, node_kwargs):
-            self.tx.world.query(current_device)
+            self.tx.interp.concrete(self.tx.world.query(current_device))
         facts = len(env.log) if env else 0
         try:
             result, mutated, known = self._runner.run(op, target, node_args, node_kwargs)

@@ -113,7 +113,7 @@ def _count(tx: Trace) -> int:
 def _default_device(tx: Trace) -> Value:
     devices: list[Any] = [m.mode.as_constant() for m in active(tx) if not m.watches]
     if any(device.type == "cuda" and device.index is None for device in devices[-1:]):
-        tx.world.query(private.current_device)
+        tx.interp.concrete(tx.world.query(private.current_device))
     with devices[-1] if devices else nullcontext():
         return ConstantValue(torch.get_default_device())
 
