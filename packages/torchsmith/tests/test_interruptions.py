@@ -66,8 +66,9 @@ def interrupted(call, at):
                 signal.raise_signal(signal.SIGUSR1)
         return trace
 
-    callbacks = gc.callbacks[:]
-    gc.callbacks.clear()  # what these raise is ignored
+    callbacks, thresholds = gc.callbacks[:], gc.get_threshold()
+    gc.callbacks.clear()  # what these raise is ignored, as is what finalizers do
+    gc.set_threshold(0)
     sys.settrace(trace)
     try:
         call()
@@ -75,6 +76,7 @@ def interrupted(call, at):
         return True, True
     finally:
         sys.settrace(None)
+        gc.set_threshold(*thresholds)
         gc.callbacks.extend(callbacks)
     return lines[0] >= at, False
 
