@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from plans import check, externs, graph_of, kernels, run_plan, trace
 from torch._decomp import core_aten_decompositions
 from torchsmith_fx_backend._src.codegen.triton.config import can_split
+from torchsmith_fx_backend._src.loops import verify
 from torchsmith_fx_backend._src.loops.index import const
 from torchsmith_fx_backend._src.loops.ir import Op, Reduce
 from torchsmith_fx_backend._src.schedule import fuse, inlining, schedule_graph, serial
@@ -268,6 +269,21 @@ def test_few_long_rows_are_not_walked_twice():
     # What does not wait for a sum is walked with it.
     plan = check(lambda x: (x.sum(), x.cos().sum(), x + 1), torch.randn(1 << 17), tolerance=1e-3)
     assert len(kernels(plan)) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_that_are_not_held_are_walked_a_few_times(rows):
+    """What each walk computes again would grow with the square of their number."""
+
+    def chain(x):
+        for i in range(20):
+            x = (x * 0.5 + i * 0.01).sin() + x.mean(-1, keepdim=True) * 0.1
+        return x
+
+    for size, held in ((600, True), (5000, False)):
+        plan = check(chain, torch.randn(rows, size), tolerance=1e-5)
+        levels = [max(verify.reduce_levels(kernel.body)) for kernel in kernels(plan)]
+        assert sum(levels) >= 20 and (max(levels) <= serial.MOST_WALKS + 1) is not held
 
 
 def test_rows_that_leave_a_gpu_idle_are_not_walked_twice(monkeypatch):

@@ -312,7 +312,10 @@ class Fuser:
         return False
 
     def _too_serial(self, nest: Nest, node: fx.Node, rule: Computed, fit: Fit) -> bool:
-        """Whether too few, long rows would be walked again after their reduction."""
+        """Whether too few, long rows would be walked again after their reduction, or rows that are
+        not held once more."""
+        if isinstance(rule, Reduction) and serial.walks_often(nest):
+            return self._reduced_before(nest, node)
         if not serial.leaves_idle(nest, columns=True):  # a look at sizes alone
             return False
         axes = set(nest.reduced or ())

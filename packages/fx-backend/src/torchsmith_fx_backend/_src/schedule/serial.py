@@ -17,6 +17,11 @@ ROWS, OTHERS = {"cuda": (264, 1 << 15)}, (16, 1 << 16)
 # On a GPU a program reduces some 64 rows together where they lie side by side in memory, as many
 # elements of each at a time.
 COLUMNS = {"cuda": (264 << 6, 1 << 9)}
+# Walks over a row that is not held, each of which computes again what it reads: the code, and the
+# time it takes to compile, grow with the square of their number.
+MOST_WALKS = 4
+HELD = {"cuda": 1 << 13}  # elements of a row that one program holds
+SHARED, SHORT = 4, 1 << 10  # fewer rows, if they are longer, are shared out to the threads of a CPU
 
 
 def too_few(device: str, rows: int, length: int, *, columns: bool) -> bool:
@@ -48,10 +53,26 @@ def leaves_idle(nest: Nest, *, columns: bool = False) -> bool:
 
 
 def walks_again(nest: Nest) -> bool:
-    """Whether a nest walks such rows again after a reduction."""
-    return leaves_idle(nest) and verify.walks_again(
-        nest.nodes, verify.varying(nest.nodes, nest.reduced or ())
-    )
+    """Whether a nest walks such rows again after a reduction, or others too often."""
+    if not leaves_idle(nest):
+        return walks_often(nest, MOST_WALKS + 1)
+    return verify.walks_again(nest.nodes, verify.varying(nest.nodes, nest.reduced or ()))
+
+
+def walks_often(nest: Nest, often: int = MOST_WALKS) -> bool:
+    """Whether so many reductions of a row that is not held lie one after the other."""
+    return not _held(nest) and max(verify.reduce_levels(nest.nodes), default=0) >= often
+
+
+def _held(nest: Nest) -> bool:
+    """Whether a kernel keeps what it has computed of a row, or walks it once."""
+    if not nest.reduced:
+        return True
+    rows, length = nest.numel(nest.outer_axes()), nest.numel(nest.reduced)
+    if nest.device.type in HELD:
+        return type(length) is Const and length.value <= HELD[nest.device.type]
+    shared = type(rows) is Const and rows.value < SHARED
+    return not shared or (type(length) is Const and length.value <= SHORT)
 
 
 def _reads_columns(nest: Nest) -> bool:
