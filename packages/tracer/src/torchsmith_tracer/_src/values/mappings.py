@@ -6,12 +6,14 @@ import builtins
 import collections
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from torchsmith_guards import Source
 
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
@@ -371,8 +373,12 @@ class SetValue(Growing, BuiltinObject):
 
     def add_as(self, tx: Trace, key: object, item: Value) -> None:
         """Add an element whose hash key is known."""
-        if claim(self, key, item)[1]:
-            tx.journal.mutate(self, partial(self.table.__delitem__, key))
+        table, count = self.table, len(self.table)
+        new = claim(self, key, item)[1]
+        if self.table is not table or len(table) != count + new:
+            raise Unsupported("opaque-call", what=_CHANGED)
+        if new:
+            tx.journal.mutate(self, partial(table.__delitem__, key))
 
     def contains(self, tx: Trace, item: Value) -> Value:
         return bool_value(look_up(self, element_key(tx, item)) is not None)
@@ -391,7 +397,8 @@ class SetValue(Growing, BuiltinObject):
             return None
         if isinstance(other.base_value(), DictViewValue):
             return None  # what the view makes of it is a new set
-        table = _SET_OPS[op](self.in_order(), theirs)
+        with steady(self, other):
+            table = _SET_OPS[op](self.in_order(), theirs)
         if inplace:
             self.replace(tx, table)
             return self
@@ -400,7 +407,8 @@ class SetValue(Growing, BuiltinObject):
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
         if (theirs := set_table(other)) is None:
             return None
-        return bool_value(compare_keys(op, self.table, theirs))
+        with steady(self, other):
+            return bool_value(compare_keys(op, self.table, theirs))
 
     def hash_key(self, tx: Trace) -> object:
         if self.cls is set:
@@ -423,6 +431,24 @@ def _plain_key(key: object) -> builtins.bool:
 
 
 Elements = dict[object, Value]
+
+_CHANGED = "a set that its elements change while they are compared"
+
+
+@contextmanager
+def steady(*values: Value) -> Iterator[None]:
+    """Leave an operation on sets and dicts to CPython where ``__eq__`` of an element changes one of
+    them: what it comes to depends on their real tables."""
+    held = [
+        (base, base.table, len(base.table))
+        for base in (value.base_value() for value in values)
+        if isinstance(base, SetValue | DictValue)
+    ]
+    try:
+        yield
+    finally:
+        if any(base.table is not table or len(table) != count for base, table, count in held):
+            raise Unsupported("opaque-call", what=_CHANGED)
 
 
 def _part(a: Elements, b: Elements, *, common: bool = False) -> Elements:

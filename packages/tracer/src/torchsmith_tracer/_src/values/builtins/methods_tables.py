@@ -26,6 +26,7 @@ from torchsmith_tracer._src.values.mappings import (
     elements,
     held_key,
     look_up,
+    steady,
 )
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
@@ -269,19 +270,25 @@ def _set_copy(tx: Trace, self: Value, /) -> Value:
     return SetValue(dict(target.table), None, target.cls)
 
 
+def _apart(self: Value, other: Value) -> list[Value]:
+    return [] if other.base_value() is self.base_value() else [other]
+
+
 @method(set, "update")
 def _set_update(tx: Trace, self: Value, /, *others: Value) -> Value:
     for other in others:
-        for key, item in _keyed(tx, other):
-            _set(self).add_as(tx, key, item)
+        with steady(*_apart(self, other)):
+            for key, item in _keyed(tx, other):
+                _set(self).add_as(tx, key, item)
     return NONE
 
 
 @method(set, "difference_update")
 def _set_difference_update(tx: Trace, self: Value, /, *others: Value) -> Value:
     for other in others:
-        for key, _ in _keyed(tx, other):
-            _drop(tx, _set(self), key)
+        with steady(*_apart(self, other)):
+            for key, _ in _keyed(tx, other):
+                _drop(tx, _set(self), key)
     return NONE
 
 
@@ -308,10 +315,13 @@ def _common(tx: Trace, mine: SetValue, other: Value) -> SetValue:
 
 def _operation(name: str, op: str) -> None:
     def fresh(tx: Trace, self: Value, /, *others: Value) -> Value:
-        return SetValue(_fold(tx, self, op, others), None, _set(self).cls)
+        with steady(self, *others):
+            return SetValue(_fold(tx, self, op, others), None, _set(self).cls)
 
     def change(tx: Trace, self: Value, /, *others: Value) -> Value:
-        _set(self).replace(tx, _fold(tx, self, op, others))
+        with steady(self, *others):
+            table = _fold(tx, self, op, others)
+        _set(self).replace(tx, table)
         return NONE
 
     one = op == "xor"  # takes one other only
@@ -330,7 +340,8 @@ _operation("symmetric_difference", "xor")
 
 def _relation(name: str, op: str) -> None:
     def relation(tx: Trace, self: Value, other: Value, /) -> Value:
-        return bool_value(compare_keys(op, _set(self).table, _table(tx, other)))
+        with steady(self, other):
+            return bool_value(compare_keys(op, _set(self).table, _table(tx, other)))
 
     for cls in (set, frozenset):
         method(cls, name)(relation)
@@ -344,7 +355,8 @@ def _isdisjoint(tx: Trace, self: Value, other: Value, /) -> Value:
     mine = self.base_value()
     if not isinstance(mine, SetValue):
         mine = SetValue.of(tx, tx.interp.unpack(self))
-    return bool_value(all(look_up(mine, key) is None for key, _ in _keyed(tx, other)))
+    with steady(self, other):
+        return bool_value(all(look_up(mine, key) is None for key, _ in _keyed(tx, other)))
 
 
 _SETS: list[type] = [set, frozenset, type({}.keys()), type({}.items())]
