@@ -63,6 +63,16 @@ def test_the_current_gpu_is_a_fact():
             same(compiled(data(device)), made(data(device)))
 
 
+def test_a_program_without_inputs():
+    def program():
+        return torch.zeros(8, device="cuda") + 1
+
+    compiled = torchsmith.compile(program)
+    for current in (0, 1, 0, 1):
+        with torch.cuda.device(current):
+            same(compiled(), program())
+
+
 def test_asked_for_the_current_gpu():
     def program(x):
         return x * torch.cuda.current_device()

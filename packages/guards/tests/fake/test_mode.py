@@ -380,3 +380,16 @@ def test_views_of_a_row_of_a_varying_batch_on_a_gpu() -> None:
         row = fake.new_strided(batch.shape, batch.stride(), torch.float32, device)[1]
     view = fake.view(row, (2, 5), (5, 1), row.storage_offset())
     assert (view.shape, view.device) == ((2, 5), device)
+
+
+def test_tensors_are_made_on_the_gpu_that_is_current(monkeypatch):
+    import sympy  # noqa: F401 - torch remembers results once it is there
+
+    current = [0]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    for number in (0, 1, 0, 2, 1):
+        current[0] = number
+        with FakeMode(None).mode:
+            made, fixed = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda:0")
+        assert [made.device.index, fixed.device.index] == [number, 0]

@@ -71,6 +71,16 @@ def _keep_device_guard() -> None:
     found.wait()
 
 
+def _numbered(kwargs: Mapping[str, object]) -> Mapping[str, object]:
+    """With the number of the GPU that is current for a device without one: torch remembers results
+    by their arguments, and another GPU may be current the next time."""
+    device = kwargs["device"]
+    unnumbered = isinstance(device, torch.device) and device.type == "cuda" and device.index is None
+    if not unnumbered or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return kwargs
+    return {**kwargs, "device": torch.device("cuda", torch.cuda.current_device())}
+
+
 class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
     """A fake tensor mode whose symbolic sizes belong to a ``ShapeEnv`` of this package."""
 
@@ -130,7 +140,7 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
     ) -> object:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
-        kwargs = kwargs or _NOTHING
+        kwargs = _numbered(kwargs) if "device" in kwargs else kwargs or _NOTHING
         if func in _LIFTS and not kwargs and _is_literal(args[0]):
             return self.lift(args[0])  # type: ignore[arg-type]
         if func is _COPY and isinstance(args[0], torch.SymInt):  # what vmap makes of an operand
