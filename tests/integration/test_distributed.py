@@ -52,3 +52,8 @@ def test_programs_of_two_processes(name, found):
         (floats, rest), (wanted, others) = numbers(ours[name]), numbers(theirs[name])
         assert rest == others
         assert floats == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+def test_a_wrapped_module_is_compiled_either_way_round(found):
+    for rank in found["compiled"]:
+        assert rank["graphs"]["data parallel"] >= 2 and rank["graphs"]["compiled inside"] >= 2

@@ -245,12 +245,14 @@ def eager(program: Any) -> Any:
 
 def main(how: str, rank: int, place: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
-    found = {}
+    found, graphs = {}, {}
     for name, program in PROGRAMS.items():
         torch.manual_seed(0)
+        torchsmith.clear_metrics()
         found[name] = program(eager if how == "eager" else torchsmith.compile, rank)
+        graphs[name] = len(torchsmith.metrics().graphs)
     dist.destroy_process_group()
-    print(json.dumps(found))
+    print(json.dumps({**found, "graphs": graphs}))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 A break never opens such a frame to go on inside it: the call that led there from the user's code
 runs natively as a whole. Modules of ``torch.nn`` count as user code, since they are made of public
-operators and call the user's modules.
+operators and call the user's modules, and so does ``DistributedDataParallel``, which calls one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _TESTS = _STDLIB + "test" + os.sep  # programs that use the library
 _SITE = tuple(sysconfig.get_paths()[k] + os.sep for k in ("purelib", "platlib"))
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_TORCH_MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
+_CALLING_MODULES = (
+    os.path.join(_TORCH, "nn", "modules") + os.sep,
+    os.path.join(_TORCH, "nn", "parallel", "distributed.py"),
+)
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -26,7 +29,7 @@ def is_library(code: CodeType) -> bool:
     """True for code of the standard library, of torch and of this package."""
     path = code.co_filename
     if path.startswith(_TORCH):
-        return not path.startswith(_TORCH_MODULES)
+        return not path.startswith(_CALLING_MODULES)
     if path.startswith(("<torchsmith", "<frozen", _HERE)):
         return True
     return path.startswith(_STDLIB) and not path.startswith((_TESTS, *_SITE))
