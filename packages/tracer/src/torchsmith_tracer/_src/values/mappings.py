@@ -371,14 +371,12 @@ class SetValue(Growing, BuiltinObject):
         """``set.add``."""
         self.add_as(tx, tx.interp.hash_key(item), item)
 
-    def add_as(self, tx: Trace, key: object, item: Value) -> None:
-        """Add an element whose hash key is known."""
-        table, count = self.table, len(self.table)
+    def add_as(self, tx: Trace, key: object, item: Value) -> builtins.bool:
+        """Add an element whose hash key is known; whether it is new."""
         new = claim(self, key, item)[1]
-        if self.table is not table or len(table) != count + new:
-            raise Unsupported("opaque-call", what=_CHANGED)
         if new:
-            tx.journal.mutate(self, partial(table.__delitem__, key))
+            tx.journal.mutate(self, partial(self.table.__delitem__, key))
+        return new
 
     def contains(self, tx: Trace, item: Value) -> Value:
         return bool_value(look_up(self, element_key(tx, item)) is not None)
@@ -432,7 +430,7 @@ def _plain_key(key: object) -> builtins.bool:
 
 Elements = dict[object, Value]
 
-_CHANGED = "a set that its elements change while they are compared"
+CHANGED = "a set that its elements change while they are compared"
 
 
 @contextmanager
@@ -448,7 +446,7 @@ def steady(*values: Value) -> Iterator[None]:
         yield
     finally:
         if any(base.table is not table or len(table) != count for base, table, count in held):
-            raise Unsupported("opaque-call", what=_CHANGED)
+            raise Unsupported("opaque-call", what=CHANGED)
 
 
 def _part(a: Elements, b: Elements, *, common: bool = False) -> Elements:

@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterable
 from typing import Any, cast
 
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.constructors import default_factory, fill_dict
@@ -17,6 +18,7 @@ from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
 from torchsmith_tracer._src.values.iterators import DictIterator
 from torchsmith_tracer._src.values.lazy import realize
 from torchsmith_tracer._src.values.mappings import (
+    CHANGED,
     DictValue,
     DictViewValue,
     SetValue,
@@ -279,7 +281,10 @@ def _set_update(tx: Trace, self: Value, /, *others: Value) -> Value:
     for other in others:
         with steady(*_apart(self, other)):
             for key, item in _keyed(tx, other):
-                _set(self).add_as(tx, key, item)
+                table, count = _set(self).table, len(_set(self).table)
+                new = _set(self).add_as(tx, key, item)
+                if _set(self).table is not table or len(table) != count + new:
+                    raise Unsupported("opaque-call", what=CHANGED)
     return NONE
 
 
