@@ -65,17 +65,23 @@ def _within(p: Point, *places: tuple[Index, Index]) -> Value:
     return mask
 
 
+def _starts(
+    windows: Sequence[Index], stride: tuple[int, int], padding: tuple[int, int]
+) -> list[Index]:
+    """Where windows begin in the image, along each side."""
+    return [
+        ix.sub(ix.mul(window, ix.const(by)), ix.const(before))
+        for window, by, before in zip(windows, stride, padding)
+    ]
+
+
 def _taps(
     p: Point, source: fx.Node, padding: tuple[int, int], dilation: tuple[int, int]
 ) -> Iterator[tuple[Value, Index, Index, Value]]:
     """Each point of a window: whether it lies within, where, and its value."""
     sizes = p.body.graph.info(source).shape[-2:]
-    stride, kernel = _stride(p.node), _kernel(p.node)
-    starts = [
-        ix.sub(ix.mul(x, ix.const(by)), ix.const(before))
-        for x, by, before in zip(p.at[-2:], stride, padding)
-    ]
-    for steps in itertools.product(*map(range, kernel)):
+    starts = _starts(p.at[-2:], _stride(p.node), padding)
+    for steps in itertools.product(*map(range, _kernel(p.node))):
         y, x = (
             ix.add(start, ix.const(step * by)) for start, step, by in zip(starts, steps, dilation)
         )
@@ -264,10 +270,7 @@ def avg_pool(p: Point) -> Value:
     padding = _pair(argument(p.node, 3, "padding", 0))
     taps = _taps(p, source, padding, (1, 1))
     total = functools.reduce(operator.add, (mask.where(value, 0) for mask, _, _, value in taps))
-    starts = [
-        ix.sub(ix.mul(x, ix.const(by)), ix.const(before))
-        for x, by, before in zip(p.at[-2:], _stride(p.node), padding)
-    ]
+    starts = _starts(p.at[-2:], _stride(p.node), padding)
     return total / _divisor(p, starts, p.body.graph.info(source).shape[-2:], total.dtype, 1)
 
 
@@ -280,6 +283,9 @@ def _windows_of_a_point(node: fx.Node) -> tuple[int, int]:
 def _in_few_windows(node: fx.Node) -> bool:
     """Where aten adds to the points of a window one by one, on a CPU, it is faster than a loop over
     the points but where neighbours in memory are in windows one element apart, or in one."""
+    given: Any = node.args[2:5]
+    if any(type(n) is not int for numbers in given for n in numbers):
+        return False
     value, count = node.meta["val"], math.prod(_windows_of_a_point(node))
     few = MOST_TAPS
     if not in_threads(value):
@@ -315,10 +321,7 @@ def avg_pool_gradient(p: Point) -> Value:
 
     def read(*window: Index) -> Value:
         value = p.at_of(p.operand(), (*p.at[:-2], *window))
-        starts = [
-            ix.sub(ix.mul(w, ix.const(by)), ix.const(before))
-            for w, by, before in zip(window, stride, padding)
-        ]
+        starts = _starts(window, stride, padding)
         return value / _divisor(p, starts, p.shape[-2:], value.dtype, 2)
 
     return _sum_over_windows(p, read)
