@@ -147,6 +147,13 @@ _READERS = [name for name in dir(torch._C) if _STATE.fullmatch(name)]
 STATE_QUERIES = " ".join(f"_C.{name}" for name in (*_READERS, "_get_fp32_precision_getter"))
 #: ``current_device()`` -> number of this thread's current GPU.
 current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+
+
+def is_unnumbered(device: torch.device) -> bool:
+    """Whether it is the current GPU, whichever that is."""
+    return device.type == "cuda" and device.index is None
+
+
 # Switches of the attention kernels, which contexts turn: what each is set by and read by.
 ATTENTION_SWITCHES: dict[Callable[[Any], None], Callable[[], Any]] = {
     getattr(torch._C, f"_set_sdp_use_{name}"): getattr(torch._C, f"_get_{name}_sdp_enabled")

@@ -13,7 +13,7 @@ from torch import fx
 from torchsmith_fx_backend._src.capture.torch_private import without_active_modes
 from torchsmith_fx_backend._src.loops.body import Point, Value
 from torchsmith_fx_backend._src.loops.ir import LIBRARY, Op
-from torchsmith_fx_backend._src.loops.registry import Pointwise, lowering, register
+from torchsmith_fx_backend._src.loops.registry import Pointwise, in_threads, lowering, register
 from torchsmith_fx_backend._src.loops.sizes import is_tensor
 
 aten = torch.ops.aten
@@ -71,7 +71,7 @@ def _ops(name: str, *overloads: str) -> list[object]:
 
 def _not_on_a_cpu(node: fx.Node) -> bool:
     """Where aten's vectors are faster than any loop over such a function."""
-    return node.meta["val"].device.type != "cpu"  # type: ignore[no-any-return]
+    return in_threads(node.meta["val"])
 
 
 def _float_unary(

@@ -41,13 +41,14 @@ def _pair(value: object, default: int = 0) -> tuple[int, int]:
     return numbers[0], numbers[-1]
 
 
-def _kernel(node: fx.Node) -> tuple[int, int]:
-    return _pair(argument(node, 1, "kernel_size"))
+def _kernel(node: fx.Node, place: int = 1) -> tuple[int, int]:
+    return _pair(argument(node, place, "kernel_size"))
 
 
-def _stride(node: fx.Node) -> tuple[int, int]:
-    given = argument(node, 2, "stride")
-    return _pair(given) if given else _kernel(node)
+def _stride(node: fx.Node, place: int = 1) -> tuple[int, int]:
+    """That of a window whose kernel is argument ``place``."""
+    given = argument(node, place + 1, "stride")
+    return _pair(given) if given else _kernel(node, place)
 
 
 def _few_taps(node: fx.Node) -> bool:
@@ -225,6 +226,11 @@ def convolution_of_rows(p: Point) -> Value:
     return functools.reduce(operator.add, terms)
 
 
+_AVERAGE = (
+    "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"
+)  # fmt: skip
+
+
 def _divisor(
     p: Point, starts: Sequence[Index], sizes: Sequence[Index], dtype: torch.dtype, first: int
 ) -> Value | int:
@@ -245,11 +251,6 @@ def _divisor(
         begins = begins.op(Op.MAXIMUM, 0) if includes is False else begins
         counts.append(ends.op(Op.MINIMUM, p.body.index_value(last)) - begins)
     return (counts[0] * counts[1]).cast(dtype)
-
-
-_AVERAGE = (
-    "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"
-)  # fmt: skip
 
 
 def _rows_of_channels(value: torch.Tensor) -> bool:
@@ -276,7 +277,7 @@ def avg_pool(p: Point) -> Value:
 
 def _windows_of_a_point(node: fx.Node) -> tuple[int, int]:
     """How many windows a point of the image is in at most, along each side."""
-    kernel, stride = _pair(node.args[2]), _pair(node.args[3] or node.args[2])
+    kernel, stride = _kernel(node, 2), _stride(node, 2)
     return -(-kernel[0] // max(stride[0], 1)), -(-kernel[1] // max(stride[1], 1))
 
 
@@ -289,7 +290,7 @@ def _in_few_windows(node: fx.Node) -> bool:
     value, count = node.meta["val"], math.prod(_windows_of_a_point(node))
     few = MOST_TAPS
     if not in_threads(value):
-        apart = _pair(node.args[3] or node.args[2]) == (1, 1) and not _rows_of_channels(value)
+        apart = _stride(node, 2) == (1, 1) and not _rows_of_channels(value)
         few = few if apart else 1
     return 0 < count <= few and bool(value.dtype.is_floating_point)
 
@@ -297,11 +298,9 @@ def _in_few_windows(node: fx.Node) -> bool:
 def _sum_over_windows(p: Point, read: Callable[[Index, Index], Value]) -> Value:
     """The sum of what ``read`` gives of each window that has the point, in the order of these."""
     sizes, ranges = p.body.graph.info(p.operand()).shape[-2:], p.body.sizes
-    given = p.node.args[2], p.node.args[3] or p.node.args[2], p.node.args[4]
+    settings = _kernel(p.node, 2), _stride(p.node, 2), _pair(p.node.args[4])
     sides: list[list[tuple[tuple[Index, Index], ...]]] = []
-    for d, (count, length, by, around) in enumerate(
-        zip(_windows_of_a_point(p.node), *map(_pair, given))
-    ):
+    for d, (count, length, by, around) in enumerate(zip(_windows_of_a_point(p.node), *settings)):
         place = ix.add(p.at[d - 2], ix.const(around))
         last, tap = (f(place, ix.const(by), ranges) for f in (ix.floordiv, ix.mod))
         steps = [(ix.sub(last, ix.const(n)), ix.const(n * by)) for n in reversed(range(count))]
@@ -317,7 +316,7 @@ def _sum_over_windows(p: Point, read: Callable[[Index, Index], Value]) -> Value:
     aten.avg_pool2d_backward.default, cost=25, moves=True, applies=_in_few_windows, window=True
 )
 def avg_pool_gradient(p: Point) -> Value:
-    stride, padding = _pair(p.node.args[3] or p.node.args[2]), _pair(p.node.args[4])
+    stride, padding = _stride(p.node, 2), _pair(p.node.args[4])
 
     def read(*window: Index) -> Value:
         value = p.at_of(p.operand(), (*p.at[:-2], *window))

@@ -140,7 +140,9 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
     ) -> object:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
-        kwargs = _numbered(kwargs) if "device" in kwargs else kwargs or _NOTHING
+        kwargs = kwargs or _NOTHING
+        if "device" in kwargs:
+            kwargs = _numbered(kwargs)
         if func in _LIFTS and not kwargs and _is_literal(args[0]):
             return self.lift(args[0])  # type: ignore[arg-type]
         if func is _COPY and isinstance(args[0], torch.SymInt):  # what vmap makes of an operand

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from torchsmith_tracer._src.torch_private import is_unnumbered
+
 
 def relies_on_current_device(
     target: Callable[..., object] | str, args: Sequence[object], kwargs: Mapping[str, object]
@@ -23,5 +25,5 @@ def relies_on_current_device(
 
 def _unnumbered(argument: object) -> bool:
     if isinstance(argument, torch.device):
-        return argument.type == "cuda" and argument.index is None
+        return is_unnumbered(argument)
     return isinstance(argument, str) and (argument == "cuda" or argument.startswith("torch.cuda."))

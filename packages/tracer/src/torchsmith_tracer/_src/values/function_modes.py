@@ -112,7 +112,7 @@ def _count(tx: Trace) -> int:
 @handles(torch.get_default_device)
 def _default_device(tx: Trace) -> Value:
     devices: list[Any] = [m.mode.as_constant() for m in active(tx) if not m.watches]
-    if any(device.type == "cuda" and device.index is None for device in devices[-1:]):
+    if any(map(private.is_unnumbered, devices[-1:])):
         tx.interp.concrete(tx.world.query(private.current_device))
     with devices[-1] if devices else nullcontext():
         return ConstantValue(torch.get_default_device())
