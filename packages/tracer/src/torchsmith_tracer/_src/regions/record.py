@@ -280,7 +280,8 @@ class CodeRecord:
     def reset(self) -> None:
         """Forget all compiled versions."""
         with self.lock:
-            self._install([])
+            if self.entries or self._otherwise != "miss":
+                self._install([])
             self.frame_state = FrameState()
 
     # --- misses --------------------------------------------------------------------------------
