@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_SIGNALS = tuple(signal.valid_signals())
 _PATIENCE = 5.0  # seconds that a signal or the end waits for a place where it does no harm
 
 _Handler = Callable[[int, FrameType | None], object]
@@ -32,7 +33,7 @@ class _Deferral:
 
     def begin(self) -> None:
         """Take the place of the handlers that are Python's."""
-        for number in signal.valid_signals():
+        for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler):
                 before = getattr(handler, "__self__", None)
@@ -164,7 +165,7 @@ def is_interruption(error: BaseException, *callees: object) -> bool:
     place = error.__traceback__ and error.__traceback__.tb_next
     if place is None or not isinstance(error, Exception):
         return not isinstance(error, Exception)
-    callees = (_Deferral.deliver, *map(signal.getsignal, signal.valid_signals()), *callees)
+    callees = (_Deferral.deliver, *map(signal.getsignal, _SIGNALS), *callees)
     found = [inspect.unwrap(getattr(f, "__func__", f)) for f in callees if callable(f)]
     codes = [getattr(f, "__code__", None) or _code_of_call(f) for f in found]
     while place is not None and place.tb_frame.f_code not in codes:

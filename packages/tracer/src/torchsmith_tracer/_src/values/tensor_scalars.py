@@ -1,12 +1,13 @@
 """Number arguments of operators for which the program gives a tensor: ``a.add_(b, alpha=t)``.
 
 Eager reads the number out of the tensor, which a graph cannot; the product with the tensor, in
-the order in which the operator's own kernel multiplies, is the same, and a new tensor is filled
-after it was made. The undocumented functions are traced, not run.
+the order and in the type in which the operator's own kernel multiplies, is the same, and a new
+tensor is filled after it was made. The undocumented functions are traced, not run.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,20 +23,43 @@ from torchsmith_tracer._src.values.tensor_methods import method
 from torchsmith_tracer._src.values.torch_queries import register
 
 
-def _add(other: Any, *, alpha: Any) -> object:
-    return other * alpha.to(other.dtype)
+def _kinds(*tensors: Any) -> tuple[torch.dtype, torch.dtype]:
+    """Data types that elementwise operators on these give, and that their kernels compute in."""
+    counted = [t.dtype for t in tensors if t.dim()] or [t.dtype for t in tensors]
+    kind = functools.reduce(torch.promote_types, counted)
+    return kind, torch.promote_types(kind, torch.float32)
 
 
-def _addcmul(tensor1: Any, tensor2: Any, *, value: Any) -> object:
-    return tensor1 * value.to(tensor1.dtype) * tensor2
+def _as(kind: torch.dtype, tensor: Any) -> Any:
+    return tensor if tensor.dtype == kind else tensor.to(kind)
 
 
-def _addcdiv(tensor1: Any, tensor2: Any, *, value: Any) -> object:
-    return tensor1 * value.to(tensor1.dtype) / tensor2
+def _plus(tensor: Any, scaled: Any, kind: torch.dtype, inplace: Any) -> object:
+    """``tensor`` and a product of the type that is computed in."""
+    return tensor.add_(scaled) if inplace else _as(kind, _as(scaled.dtype, tensor) + scaled)
 
 
-def _product(rest: str, keyword: str, product: Callable[..., object]) -> Implementation:
-    """An operator with a tensor as its ``keyword`` comes down to ``rest`` of a product."""
+def _add(inplace: Any, tensor: Any, other: Any, *, alpha: Any) -> object:
+    kind, wide = _kinds(tensor, other)
+    return _plus(tensor, _as(wide, other) * _as(wide, alpha), kind, inplace)
+
+
+def _sub(inplace: Any, tensor: Any, other: Any, *, alpha: Any) -> object:
+    return _add(inplace, tensor, other, alpha=-alpha)
+
+
+def _addcmul(inplace: Any, tensor: Any, one: Any, two: Any, *, value: Any) -> object:
+    kind, wide = _kinds(tensor, one, two)
+    return _plus(tensor, _as(wide, one) * _as(wide, value) * _as(wide, two), kind, inplace)
+
+
+def _addcdiv(inplace: Any, tensor: Any, one: Any, two: Any, *, value: Any) -> object:
+    kind, wide = _kinds(tensor, one, two)
+    return _plus(tensor, _as(wide, one) * _as(wide, value) / _as(wide, two), kind, inplace)
+
+
+def _sum(keyword: str, compute: Callable[..., object], *, inplace: bool) -> Implementation:
+    """An operator with a tensor as its ``keyword`` adds a product to a tensor."""
 
     def call(tx: Trace, tensor: TensorValue, /, *args: Value, **kwargs: Value) -> Value | None:
         factor = kwargs.get(keyword)
@@ -46,17 +70,17 @@ def _product(rest: str, keyword: str, product: Callable[..., object]) -> Impleme
         for part in (tensor, factor, *args):
             if not isinstance(part, TensorValue) or not part.fake.dtype.is_floating_point:
                 return None
-        scaled = tx.builder.wrap_new(product).call(tx, args, kwargs)
-        return tx.graph.call_method(rest, (tensor, scaled))
+        given = [ConstantValue(inplace), tensor, *args]
+        return tx.builder.wrap_new(compute).call(tx, given, kwargs)
 
     return call
 
 
 for _end in ("", "_"):
-    method(f"add{_end}")(_product(f"add{_end}", "alpha", _add))
-    method(f"sub{_end}")(_product(f"sub{_end}", "alpha", _add))
-    method(f"addcmul{_end}")(_product(f"add{_end}", "value", _addcmul))
-    method(f"addcdiv{_end}")(_product(f"add{_end}", "value", _addcdiv))
+    method(f"add{_end}")(_sum("alpha", _add, inplace=bool(_end)))
+    method(f"sub{_end}")(_sum("alpha", _sub, inplace=bool(_end)))
+    method(f"addcmul{_end}")(_sum("value", _addcmul, inplace=bool(_end)))
+    method(f"addcdiv{_end}")(_sum("value", _addcdiv, inplace=bool(_end)))
 
 
 def _one_by_one(name: str, tensors: Any, first: Any, second: Any, scalars: Any) -> object:
