@@ -7,6 +7,7 @@ operation becomes an exception of the traced program.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,9 @@ UNARY: dict[str, Callable[..., object]] = {
     name: getattr(operator, name) for name in ("neg", "pos", "invert")
 }
 
+with warnings.catch_warnings(record=True) as _OF_INVERSION:  # of a bool
+    warnings.simplefilter("always")
+    operator.invert(True)
 
 # Types of numbers whose methods take each other.
 _NUMBERS = {(int, int), (bool, int), (float, int), (float, float)}
@@ -143,6 +147,10 @@ class ConstantValue(BuiltinObject):
         return tx.interp.fold(fn, a, b)
 
     def unary(self, tx: Trace, op: str) -> Value:
+        if op == "invert" and type(self.value) is bool:
+            for found in _OF_INVERSION:
+                what = tx.interp.const(str(found.message)), tx.interp.const(found.category)
+                tx.interp.call(tx.interp.const(warnings.warn), [*what])
         return tx.interp.fold(UNARY[op], self.value)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
