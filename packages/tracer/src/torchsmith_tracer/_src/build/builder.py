@@ -79,15 +79,11 @@ from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import ConstantValue, is_none
 from torchsmith_tracer._src.values.contexts import wrap_context
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
+from torchsmith_tracer._src.values.hash_keys import IdentityKey
 from torchsmith_tracer._src.values.lazy import LazyValue, realize
 from torchsmith_tracer._src.values.locks import OBJECTS
 from torchsmith_tracer._src.values.lookup import disguises
-from torchsmith_tracer._src.values.mappings import (
-    DictValue,
-    IdentityKey,
-    MappingProxyValue,
-    SetValue,
-)
+from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.modules import ModuleValue
 from torchsmith_tracer._src.values.namespaces import PyModuleValue
 from torchsmith_tracer._src.values.numpy_arrays import ArrayValue, DtypeValue, is_dtype
@@ -99,9 +95,12 @@ from torchsmith_tracer._src.values.python_instances import (
     is_struct_sequence,
     storage_base,
 )
+from torchsmith_tracer._src.values.set_layouts import Given, element, given
+from torchsmith_tracer._src.values.sets import SetValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.tensor import TensorValue
 from torchsmith_tracer._src.values.torch_fn import TorchCallable, is_torch_callable
+from torchsmith_tracer._src.values.views import MappingProxyValue
 
 if TYPE_CHECKING:
     from torchsmith_tracer._src.compilation import Compilation
@@ -567,9 +566,7 @@ class Builder:
         read = partial(self._elements, obj, source, kind)
         return SetValue(unless_other_keys(self, obj, source, kind, read), source, kind)
 
-    def _elements(
-        self, obj: set[object] | frozenset[object], source: Source, kind: type
-    ) -> dict[object, Value]:
+    def _elements(self, obj: set[object] | frozenset[object], source: Source, kind: type) -> Given:
         items = list(kind.__iter__(obj))  # type: ignore[attr-defined]
         if all(map(is_plain_key, items)):
             self._plain_keys(obj, source, kind, items)
@@ -578,10 +575,11 @@ class Builder:
             self.guard(source, GuardKind.TYPE, type(obj), "class of a set")
             content = self._content(items, source, "__iter__", kind)
             values = [realize(self.tx, v) for v in content]
-        table = dict(zip(self._hash_keys(obj, values), values, strict=True))
-        if len(table) != len(values):
+        keys = self._hash_keys(obj, values)
+        elements = [element(key, value) for key, value in zip(keys, values, strict=True)]
+        if len(set(elements)) != len(values):
             raise Unsupported("opaque-call", what="a set with elements that are equal by now")
-        return table
+        return given(obj, elements)
 
     def _range(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, range)

@@ -56,8 +56,6 @@ def _write_back(cg: Emitter, value: Value) -> None:
         ordered = issubclass(kind, collections.OrderedDict)
         base = collections.OrderedDict if ordered else dict
         cg.effect(_rewrite, cg.bound(base, "base"), value, cg.dict_of(table.values()))
-    elif issubclass(kind, set):
-        _refill(cg, value, set.clear, set.update, _items(cg, value))
     elif issubclass(kind, collections.deque) and value.items is value.first:  # type: ignore[attr-defined]
         cg.effect(_assign, value, _items(cg, value))
     elif issubclass(kind, collections.deque):
@@ -68,8 +66,7 @@ def _write_back(cg: Emitter, value: Value) -> None:
 
 def _items(cg: Emitter, value: Value) -> str:
     """A list of the final content."""
-    table = getattr(value, "table", None)
-    return cg.list_of(table.values() if table is not None else value.items)  # type: ignore[attr-defined]
+    return cg.list_of(value.items)  # type: ignore[attr-defined]
 
 
 def _refill(cg: Emitter, value: Value, clear: object, fill: object, content: str) -> None:

@@ -49,7 +49,7 @@ def _held(value: Value) -> Iterator[object]:
     if isinstance(cell, types.CellType):
         yield _at(cell, "cell_contents")
     entries: Any = getattr(value, "table", None)
-    entries = getattr(value, "items", ()) if entries is None else entries.values()
+    entries = entries.values() if isinstance(entries, dict) else getattr(value, "items", ())
     for part in entries:
         for item in part if isinstance(part, tuple) else (part,):
             yield getattr(item, "obj", item)

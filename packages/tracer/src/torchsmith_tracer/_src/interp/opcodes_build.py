@@ -10,7 +10,8 @@ from torchsmith_tracer._src.interp.registry import opcode
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.containers import ListValue, SliceValue, TupleValue
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.sets import SetValue
 
 
 @opcode("BUILD_TUPLE", safe=True)
@@ -74,9 +75,7 @@ def _set_add(tx: Trace, frame: Frame, ins: Instruction) -> None:
 @opcode("SET_UPDATE")
 def _set_update(tx: Trace, frame: Frame, ins: Instruction) -> None:
     items = frame.pop()
-    target = cast("SetValue", frame.stack[-ins.arg])
-    for item in tx.interp.each(items):
-        target.add(tx, item)
+    cast("SetValue", frame.stack[-ins.arg]).update(tx, items)
 
 
 @opcode("MAP_ADD")

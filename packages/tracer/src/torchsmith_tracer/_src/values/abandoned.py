@@ -25,9 +25,10 @@ from torchsmith_tracer._src.values.base import Value, slot_names
 from torchsmith_tracer._src.values.containers import DequeValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.iterators import IteratorValue
+from torchsmith_tracer._src.values.set_layouts import Element
 from torchsmith_tracer._src.values.tracebacks import TracebackValue, can_show, frame_maker, lead_to
 
-_NO_FOLLOW = frozenset(("source", "obj", "tx", "journal"))
+_NO_FOLLOW = frozenset(("source", "obj", "tx", "journal", "entry", "history"))
 
 
 class Abandoned:
@@ -296,6 +297,8 @@ def _parts(value: Value) -> Iterator[Value]:
 
 
 def _within(part: object, depth: int) -> Iterator[Value]:
+    if isinstance(part, Element):
+        part = part.value
     if isinstance(part, Value):
         yield part
     elif isinstance(part, Frame):

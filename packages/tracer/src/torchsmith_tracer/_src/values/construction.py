@@ -24,9 +24,10 @@ from torchsmith_tracer._src.values.containers import (
 )
 from torchsmith_tracer._src.values.exceptions import Call, ExceptionValue, compute
 from torchsmith_tracer._src.values.lookup import Found, attr_value, bind, lookup, lookup_in
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue, elements
+from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.overrides import new_tensor
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, storage_base
+from torchsmith_tracer._src.values.sets import SetValue
 from torchsmith_tracer._src.values.twins import TwinValue, twin_of
 from torchsmith_tracer._src.values.wrapper_tensors import is_wrapper_class, new_wrapper
 
@@ -166,7 +167,10 @@ def _immutable(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:
         raise tx.interp.error(TypeError, message)
     if base is tuple:
         return TupleValue(tx.interp.unpack(args[0]) if args else [])
-    return SetValue(elements(tx, args[0]) if args else {}, None, frozenset)
+    made = SetValue(cls=frozenset)
+    if args:
+        made.update(tx, args[0])
+    return made
 
 
 def _constant(tx: Trace, base: type, args: Args, kwargs: Kwargs) -> Value:

@@ -71,13 +71,18 @@ class InstanceDictValue(DictValue):
             self.instance.guard_missing(tx, key)
         return value
 
-    def put(self, tx: Trace, key: Value, value: Value) -> None:
+    def store(self, tx: Trace, hkey: object, key: Value, value: Value) -> None:
         self.instance.instance_set(tx, self._name(key), value)
 
     def remove(self, tx: Trace, key: Value) -> Value | None:
         if (value := self.get(tx, key)) is not None:
             tx.journal.store_attr(self.instance, self._name(key), DELETED)
         return value
+
+    def take(self, tx: Trace, hkey: object) -> Value:
+        found = self.remove(tx, self.table[hkey][0])
+        assert found is not None
+        return found
 
     def replace(self, tx: Trace, table: Table, gone: Iterable[object] = ()) -> None:
         for name in self.instance.instance_names(tx):

@@ -13,6 +13,7 @@ from typing import Any
 
 from torchsmith_guards import Source
 
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
@@ -23,8 +24,10 @@ from torchsmith_tracer._src.values.builtins.python_versions import (
 )
 from torchsmith_tracer._src.values.constants import ConstantValue
 from torchsmith_tracer._src.values.containers import ListValue, SequenceValue, TupleValue
+from torchsmith_tracer._src.values.hash_keys import comparing_none
 from torchsmith_tracer._src.values.lazy import realize
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue, Table
+from torchsmith_tracer._src.values.mappings import DictValue, Table
+from torchsmith_tracer._src.values.sets import SetValue
 
 
 class IteratorValue(BuiltinObject):
@@ -163,7 +166,7 @@ def changed(cls: type, part: str, change: str) -> Iterator[object]:
 class ItemsIterator(Counted):
     """An iterator over items known in advance. ``owner`` is what ``iter()`` was called on."""
 
-    __slots__ = ("cls", "items", "owner", "start")
+    __slots__ = ("changes", "cls", "items", "owner", "start")
 
     def __init__(
         self,
@@ -175,6 +178,7 @@ class ItemsIterator(Counted):
         super().__init__(0, source)
         self.items = list(items)
         self.owner = owner
+        self.changes = len(owner.history) if isinstance(owner, SetValue) else 0
         if cls is None and owner is not None:
             cls = _OWNED.get(owner.python_type())
         self.cls = IteratorValue.cls if cls is None else cls
@@ -189,9 +193,14 @@ class ItemsIterator(Counted):
         return realize(tx, self.items[i])
 
     def stale(self) -> bool:
-        """Whether a set that is iterated over has another size than at first."""
+        """Whether a set that is iterated over has another size than at first. With other elements
+        it goes on in the new table."""
         owner = self.owner
-        return isinstance(owner, SetValue) and len(owner.table) != len(self.items)
+        if not isinstance(owner, SetValue) or len(owner.history) == self.changes:
+            return False
+        if len(owner.table) == len(self.items) and 0 <= self.index < len(self.items):
+            raise Unsupported("opaque-call", what="a set that is changed while it is iterated over")
+        return len(owner.table) != len(self.items)
 
     def remaining(self, tx: Trace) -> int:
         return len(self.items) - self.index
@@ -285,7 +294,8 @@ class DictIterator(Counted):
         if i >= len(self.hkeys):
             self.move(tx, -1)
             return None
-        pair = self.table[self.hkeys[i]]
+        with comparing_none():
+            pair = self.table[self.hkeys[i]]
         tx.journal.assign(self, "given", self.given + 1)
         self.move(tx, -1 if self.ordered and i + 1 == len(self.hkeys) else i + 1)
         if self.part == "keys":
@@ -293,6 +303,7 @@ class DictIterator(Counted):
         value = realize(tx, pair[1])
         return value if self.part == "values" else TupleValue([pair[0], value])
 
+    @comparing_none()
     def _order(self, table: Table) -> tuple[list[object], int]:
         """The keys that the table has now, and how many of them have been given: what was deleted
         is not there any more, what was added comes at the end."""
@@ -304,6 +315,7 @@ class DictIterator(Counted):
             passed += 1
         return order, passed
 
+    @comparing_none()
     def _change(self, table: Table) -> str:
         """In CPython's words, the change of the table that ends the iteration; empty if none."""
         if len(table) != len(self.hkeys):

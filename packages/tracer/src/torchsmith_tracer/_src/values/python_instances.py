@@ -37,6 +37,7 @@ from torchsmith_tracer._src.values.lookup import (
     lookup,
     special,
 )
+from torchsmith_tracer._src.values.sets import SetValue
 from torchsmith_tracer._src.values.special_methods import HasSpecialMethods
 
 
@@ -319,10 +320,12 @@ class NewObjectValue(ObjectValue):
             made: str = rebuild(cg, self)
             return made
         base = storage_base(self.cls)
-        content: list[Value] = []
+        content: list[Value | str] = []
         if isinstance(self.storage, ConstantValue) or base in (tuple, frozenset):
             assert self.storage is not None
             content = [self.storage]
+            if isinstance(self.storage, SetValue):
+                content = [self.storage.content_text(cg)]
         return cg.call_of(cg.bound(base.__new__, "new"), [self.class_expr(cg), *content])
 
     def class_expr(self, cg: Emitter) -> str:
@@ -332,7 +335,10 @@ class NewObjectValue(ObjectValue):
     def reconstruct_fill(self, cg: Emitter) -> None:
         # The attributes are in the journal; the emitter stores those of any new object.
         fill = _FILL.get(storage_base(self.cls))
-        if self.storage is not None and fill is not None:
+        if isinstance(self.storage, SetValue):
+            if self.storage.cls is set:
+                self.storage.redo(cg, self)
+        elif self.storage is not None and fill is not None:
             cg.effect(fill, self, self.storage)
 
 
@@ -361,7 +367,6 @@ _FILL: dict[type, Callable[..., None]] = {
     collections.OrderedDict: _fill_ordered,
     list: list.extend,
     collections.deque: lambda obj, given: collections.deque.__init__(obj, given, given.maxlen),
-    set: set.update,
     _random.Random: _random.Random.setstate,
 }
 

@@ -28,9 +28,10 @@ from torchsmith_tracer._src.values.lookup import (
     no_accessor,
     special,
 )
-from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
+from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
 from torchsmith_tracer._src.values.twins import TwinValue
+from torchsmith_tracer._src.values.views import MappingProxyValue
 
 
 class Attributes(Part):

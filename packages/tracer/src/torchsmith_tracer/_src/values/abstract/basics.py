@@ -20,7 +20,7 @@ from torchsmith_tracer._src.breaks.signals import (
     Unsupported,
 )
 from torchsmith_tracer._src.facts.world import is_single
-from torchsmith_tracer._src.values import mappings
+from torchsmith_tracer._src.values import hash_keys, mappings
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import PlainObject
@@ -47,6 +47,8 @@ from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
 from torchsmith_tracer._src.values.namespaces import NamespaceValue
 from torchsmith_tracer._src.values.numpy_scalars import NumpyValue, is_number_type
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
+from torchsmith_tracer._src.values.set_layouts import given
+from torchsmith_tracer._src.values.sets import SetValue, element_of
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from torchsmith_tracer._src.facts.world import is_single
 from torchsmith_tracer._src.trace import Trace
 
-_PLAIN_SET = frozenset(mappings.PLAIN)
+_PLAIN_SET = frozenset(hash_keys.PLAIN)
 
 
 T = TypeVar("T")
@@ -106,8 +108,10 @@ class Basics(Part):
             result.cls = kind
             return result
         if kind is set or kind is frozenset:
-            items = [self.const(x) for x in obj]  # type: ignore[attr-defined]
-            return mappings.SetValue.of(self.tx, items, kind)
+            assert isinstance(obj, set | frozenset)
+            items = [self.const(x) for x in obj]
+            elements = [element_of(self.tx, item) for item in items]
+            return SetValue(given(obj, elements), None, kind)
         if kind is deque:
             assert isinstance(obj, deque)
             return DequeValue([self.const(x) for x in obj], obj.maxlen)
@@ -141,12 +145,14 @@ class Basics(Part):
 
     def dict_of(self, pairs: Iterable[Pair]) -> mappings.DictValue:
         """A new dict; later pairs replace the values of earlier equal keys."""
-        table: mappings.Table = {}
+        made = mappings.DictValue()
         for key, value in pairs:
             hkey = self.hash_key(key)
-            old = table.get(hkey)
-            table[hkey] = (key if old is None else old[0], value)
-        return mappings.DictValue(table)
+            (held, _), new = mappings.claim(made, hkey, (key, value))
+            if not new:
+                with hash_keys.comparing_none():
+                    made.table[hash_keys.held_key(hkey)] = held, value
+        return made
 
     def namespace(self, obj: Globals) -> NamespaceValue:
         """The namespace of a globals dict; the first one asked for is the entry function's."""
@@ -300,16 +306,16 @@ class Basics(Part):
             self.tx.builder.identified(value)
         obj = getattr(value, "obj", None)
         if obj is not None and isinstance(value, ObjectValue | ClassValue):
-            return mappings.IdentityKey(obj)
+            return hash_keys.IdentityKey(obj)
         if type(value) is ConstantValue:
             return type(value.value), value.hash_key(self.tx)
         if isinstance(value, ConstantValue):  # a member of an enum class
-            return mappings.IdentityKey(value.value)
-        return mappings.IdentityKey(value)
+            return hash_keys.IdentityKey(value.value)
+        return hash_keys.IdentityKey(value)
 
     def user_key(self, value: Value) -> object:
         """Hash-table key by the value's own ``__hash__`` and ``__eq__``."""
-        return mappings.UserKey(self.tx, value)
+        return hash_keys.UserKey(self.tx, value)
 
     def hash_key(self, value: Value) -> object:
         """Hash-table key; TypeError for unhashable values."""

@@ -12,7 +12,8 @@ from torchsmith_tracer._src.values.constants import FALSE, TRUE, ConstantValue
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.iterators import IteratorValue, RangeIterator
 from torchsmith_tracer._src.values.lookup import in_python, lookup
-from torchsmith_tracer._src.values.mappings import DictValue, MappingProxyValue
+from torchsmith_tracer._src.values.mappings import DictValue
+from torchsmith_tracer._src.values.views import MappingProxyValue
 
 
 class Iteration(Part):
@@ -114,8 +115,8 @@ class Iteration(Part):
             own and in_python(lookup(self.tx, cls, "__iter__"))
         ):
             size = len(base.table)
-            for key, value in list(base.table.values()):
-                target.put(self.tx, key, value)
+            for hkey, (key, value) in list(base.table.items()):
+                target.store(self.tx, hkey, key, value)
                 if type(base) is DictValue and len(base.table) != size:
                     raise self.interp.error(RuntimeError, "dict mutated during update")
         elif self.is_mapping(source):

@@ -23,9 +23,9 @@ from torchsmith_tracer._src.values.containers import SequenceValue, TupleValue
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinMethodValue
 from torchsmith_tracer._src.values.identity import IdentityValue
 from torchsmith_tracer._src.values.lookup import lookup
-from torchsmith_tracer._src.values.mappings import SetValue
 from torchsmith_tracer._src.values.opaque import ReferenceValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
+from torchsmith_tracer._src.values.sets import SetValue, value_of
 from torchsmith_tracer._src.values.symnum import SymNumValue
 
 _NAMES = "add sub mul truediv floordiv mod matmul lshift rshift and_ or_ xor divmod".split()
@@ -186,8 +186,13 @@ class Operators(Part):
             return number
         base, source = value.base_value(), value.source
         if isinstance(base, TupleValue | SetValue):
-            for item in self.interp.unpack(base):
-                if self._by_identity(item, key := hash(self.interp.hash_key(item))) != key:
+            if isinstance(base, SetValue):
+                parts = [(value_of(element), element.hash) for element in base.table]
+            else:
+                items = self.interp.unpack(base)
+                parts = [(item, hash(self.interp.hash_key(item))) for item in items]
+            for item, key in parts:
+                if self._by_identity(item, key) != key:
                     raise Unsupported("opaque-call", what=f"hash() of {value.describe()}")
             return number
         found = lookup(self.tx, value.python_type(), "__hash__")

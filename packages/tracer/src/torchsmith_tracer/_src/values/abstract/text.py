@@ -20,8 +20,9 @@ from torchsmith_tracer._src.values.containers import ListValue, SequenceValue, T
 from torchsmith_tracer._src.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from torchsmith_tracer._src.values.generators import GeneratorValue
 from torchsmith_tracer._src.values.lookup import in_python, lookup
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import ObjectValue, is_struct_sequence
+from torchsmith_tracer._src.values.sets import SetValue
 from torchsmith_tracer._src.values.symnum import SymNumValue
 from torchsmith_tracer._src.values.twins import TwinValue
 

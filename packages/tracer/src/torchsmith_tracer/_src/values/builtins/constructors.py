@@ -24,15 +24,11 @@ from torchsmith_tracer._src.values.containers import (
 )
 from torchsmith_tracer._src.values.functions import BoundMethodValue, CellValue, FunctionValue
 from torchsmith_tracer._src.values.lookup import in_python, lookup
-from torchsmith_tracer._src.values.mappings import (
-    DictValue,
-    DictViewValue,
-    MappingProxyValue,
-    SetValue,
-    elements,
-)
+from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.namespaces import DictNamespace, NamespaceValue
 from torchsmith_tracer._src.values.python_instances import EnumValue, ObjectValue
+from torchsmith_tracer._src.values.sets import SetValue
+from torchsmith_tracer._src.values.views import DictViewValue, MappingProxyValue
 
 _FALSE = ConstantValue(False)
 _ZERO = ConstantValue(0)
@@ -144,14 +140,20 @@ def _tuple(tx: Trace, iterable: Value | None = None, /) -> Value:
 
 @constructor(set)
 def _set(tx: Trace, iterable: Value | None = None, /) -> Value:
-    return SetValue({} if iterable is None else elements(tx, iterable))
+    return _filled(tx, SetValue(), iterable)
 
 
 @constructor(frozenset)
 def _frozenset(tx: Trace, iterable: Value | None = None, /) -> Value:
     if isinstance(iterable, SetValue) and iterable.cls is frozenset:
         return iterable
-    return SetValue({} if iterable is None else elements(tx, iterable), None, frozenset)
+    return _filled(tx, SetValue(cls=frozenset), iterable)
+
+
+def _filled(tx: Trace, made: SetValue, iterable: Value | None) -> SetValue:
+    if iterable is not None:
+        made.update(tx, iterable)
+    return made
 
 
 constructor(dict)(lambda tx, *args, **kwargs: fill_dict(tx, DictValue(), "dict", args, kwargs))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+import sys
 from typing import Any, cast
 
-from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins.constructors import default_factory, fill_dict
@@ -14,23 +13,21 @@ from torchsmith_tracer._src.values.builtins.registry import method, traced_metho
 from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue, bool_value
 from torchsmith_tracer._src.values.containers import TupleValue
+from torchsmith_tracer._src.values.hash_keys import comparing_none, held_key
 from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
 from torchsmith_tracer._src.values.iterators import DictIterator
 from torchsmith_tracer._src.values.lazy import realize
-from torchsmith_tracer._src.values.mappings import (
-    CHANGED,
-    DictValue,
-    DictViewValue,
-    SetValue,
-    claim,
-    compare_keys,
-    element_key,
-    elements,
-    held_key,
-    look_up,
-    steady,
-)
+from torchsmith_tracer._src.values.mappings import DictValue, claim, look_up
 from torchsmith_tracer._src.values.python_instances import ObjectValue
+from torchsmith_tracer._src.values.sets import (
+    SetValue,
+    each_element,
+    looked_up,
+    steady,
+    value_of,
+    whole,
+)
+from torchsmith_tracer._src.values.views import DictViewValue
 
 _TRUE = ConstantValue(True)
 
@@ -120,9 +117,9 @@ def _take(tx: Trace, target: DictValue, *, last: bool) -> Value:
         noun = "dictionary" if target.cls is collections.OrderedDict else "popitem(): dictionary"
         raise tx.interp.error(KeyError, f"{noun} is empty")
     hkey = next(reversed(table)) if last else next(iter(table))
-    key, value = table[hkey]
-    target.remove(tx, key)
-    return TupleValue([key, realize(tx, value)])
+    with comparing_none():
+        key, _ = table[hkey]
+    return TupleValue([key, target.take(tx, hkey)])
 
 
 @method(dict, "clear")
@@ -140,7 +137,7 @@ def _copy(tx: Trace, self: Value, /) -> Value:
     if isinstance(self, ObjectValue) and target.cls is not dict:
         given = [target.factory or NONE] if target.cls is collections.defaultdict else []
         return tx.interp.call(tx.interp.type_of(self), [*given, self])
-    return target.copy() if target.cls is not dict else DictValue(dict(target.table))
+    return target.copy()
 
 
 def _joined(self: Any, first: object, then: object) -> object:
@@ -168,7 +165,10 @@ def _fromkeys(tx: Trace, cls: Value, iterable: Value, value: Value = NONE, /) ->
     if not isinstance(cls, ClassValue):  # through an instance
         cls = tx.interp.type_of(cls)
     if cls.obj is dict:
-        return DictValue({h: (k, value) for h, k in elements(tx, iterable).items()})
+        made, found = DictValue(), whole(tx, iterable)
+        for element in found[0] if found else each_element(tx, iterable):
+            claim(made, element.key, (value_of(element), value))
+        return made
     new = tx.interp.call(cls, [])
     for key in tx.interp.each(iterable):
         new.setitem(tx, key, value)
@@ -187,11 +187,13 @@ method(dict, "__reversed__")(lambda tx, self, /: DictIterator(_dict(self), "keys
 def _move_to_end(tx: Trace, self: Value, key: Value, last: Value = _TRUE) -> Value:
     target = _dict(self)
     hkey = tx.interp.hash_key(key)
-    if hkey not in target.table:
+    if look_up(target, hkey) is None:
         raise tx.interp.error_with(KeyError, [key])
-    table = dict(target.table)
-    pair = table.pop(hkey)
-    table = {**table, hkey: pair} if tx.interp.truth(last) else {hkey: pair, **table}
+    to_end, hkey = tx.interp.truth(last), held_key(hkey)
+    with comparing_none():
+        table = dict(target.table)
+        pair = table.pop(hkey)
+        table = {**table, hkey: pair} if to_end else {hkey: pair, **table}
     target.replace(tx, table)
     return NONE
 
@@ -203,21 +205,9 @@ def _set(value: Value) -> SetValue:
     return cast("SetValue", value.base_value())
 
 
-def _table(tx: Trace, value: Value) -> dict[object, Value]:
-    base = value.base_value()
-    return base.table if isinstance(base, SetValue) else elements(tx, value)
-
-
-def _keyed(tx: Trace, value: Value) -> Iterable[tuple[object, Value]]:
-    """The elements of any iterable with the keys of their hashes, each taken in its turn."""
-    if type(value) is DictValue or isinstance(value.base_value(), SetValue):
-        return list(elements(tx, value).items())
-    return ((tx.interp.hash_key(item), item) for item in tx.interp.each(value))
-
-
 @method(set, "__init__")
 def _set_init(tx: Trace, self: Value, iterable: Value | None = None, /) -> Value:
-    _set(self).replace(tx, {})
+    _set(self).clear(tx)
     return NONE if iterable is None else _set_update(tx, self, iterable)
 
 
@@ -229,37 +219,27 @@ def _add(tx: Trace, self: Value, item: Value, /) -> Value:
 
 @method(set, "discard")
 def _discard(tx: Trace, self: Value, item: Value, /) -> Value:
-    _drop(tx, _set(self), element_key(tx, item))
+    _set(self).discard(tx, looked_up(tx, item))
     return NONE
-
-
-def _drop(tx: Trace, target: SetValue, key: object) -> None:
-    if look_up(target, key) is not None:
-        table = dict(target.table)
-        del table[held_key(key)]
-        target.replace(tx, table)
 
 
 @method(set, "remove")
 def _remove(tx: Trace, self: Value, item: Value, /) -> Value:
-    if look_up(_set(self), element_key(tx, item)) is None:
+    if not _set(self).discard(tx, looked_up(tx, item)):
         raise tx.interp.error_with(KeyError, [item])
-    return _discard(tx, self, item)
+    return NONE
 
 
 @method(set, "pop")
 def _set_pop(tx: Trace, self: Value, /) -> Value:
-    target = _set(self)
-    if not target.table:
+    if not _set(self).table:
         raise tx.interp.error(KeyError, "pop from an empty set")
-    item = next(iter(target.in_order().values()))
-    _discard(tx, self, item)
-    return item
+    return _set(self).pop(tx)
 
 
 @method(set, "clear")
 def _set_clear(tx: Trace, self: Value, /) -> Value:
-    _set(self).replace(tx, {})
+    _set(self).clear(tx)
     return NONE
 
 
@@ -267,103 +247,75 @@ def _set_clear(tx: Trace, self: Value, /) -> Value:
 @method(frozenset, "copy")
 def _set_copy(tx: Trace, self: Value, /) -> Value:
     target = _set(self)
-    if target.cls is frozenset and target is self:
-        return self
-    return SetValue(dict(target.table), None, target.cls)
-
-
-def _apart(self: Value, other: Value) -> list[Value]:
-    return [] if other.base_value() is self.base_value() else [other]
+    return self if target.cls is frozenset and target is self else target.copy(tx)
 
 
 @method(set, "update")
 def _set_update(tx: Trace, self: Value, /, *others: Value) -> Value:
     for other in others:
-        with steady(*_apart(self, other)):
-            for key, item in _keyed(tx, other):
-                table, count = _set(self).table, len(_set(self).table)
-                new = _set(self).add_as(tx, key, item)
-                if _set(self).table is not table or len(table) != count + new:
-                    raise Unsupported("opaque-call", what=CHANGED)
+        _set(self).update(tx, other)
     return NONE
 
 
 @method(set, "difference_update")
 def _set_difference_update(tx: Trace, self: Value, /, *others: Value) -> Value:
     for other in others:
-        with steady(*_apart(self, other)):
-            for key, _ in _keyed(tx, other):
-                _drop(tx, _set(self), key)
+        _set(self).difference_update(tx, other)
     return NONE
 
 
-def _fold(tx: Trace, self: Value, op: str, others: tuple[Value, ...]) -> dict[object, Value]:
-    current = SetValue(dict(_set(self).table), None, _set(self).cls)
+@method(set, "symmetric_difference_update")
+def _set_symmetric_difference_update(tx: Trace, self: Value, other: Value, /) -> Value:
+    _set(self).symmetric_difference_update(tx, other)
+    return NONE
+
+
+@method(set, "intersection_update")
+def _set_intersection_update(tx: Trace, self: Value, /, *others: Value) -> Value:
+    _set(self).intersection_update(tx, cast("SetValue", _intersection(tx, self, *others)))
+    return NONE
+
+
+def _intersection(tx: Trace, self: Value, /, *others: Value) -> Value:
+    found = _set(self) if others else _set(self).copy(tx)
     for other in others:
-        known = op != "and_" or isinstance(other.base_value(), SetValue)
-        theirs = SetValue(_table(tx, other)) if known else _common(tx, current, other)
-        result = current.binary(tx, op, theirs)
-        assert result is not None
-        current = cast("SetValue", result)
-    return current.table
-
-
-def _common(tx: Trace, mine: SetValue, other: Value) -> SetValue:
-    """What both have; like CPython, it asks ``other`` for no more when it has found all."""
-    found = SetValue({})
-    for key, item in _keyed(tx, other):
-        if look_up(mine, key) is not None and claim(found, key, item)[1]:
-            if len(found.table) == len(mine.table):
-                break
+        found = found.common(tx, other)
     return found
 
 
-def _operation(name: str, op: str) -> None:
-    def fresh(tx: Trace, self: Value, /, *others: Value) -> Value:
-        with steady(self, *others):
-            return SetValue(_fold(tx, self, op, others), None, _set(self).cls)
-
-    def change(tx: Trace, self: Value, /, *others: Value) -> Value:
-        with steady(self, *others):
-            table = _fold(tx, self, op, others)
-        _set(self).replace(tx, table)
-        return NONE
-
-    one = op == "xor"  # takes one other only
-    for cls in (set, frozenset):
-        method(cls, name)((lambda tx, self, other, /: fresh(tx, self, other)) if one else fresh)
-    if op in ("and_", "xor"):
-        changing = (lambda tx, self, other, /: change(tx, self, other)) if one else change
-        method(set, name + "_update")(changing)
+def _difference(tx: Trace, self: Value, /, *others: Value) -> Value:
+    if not others:
+        return _set(self).copy(tx)
+    found = _set(self).difference(tx, others[0])
+    for other in others[1:]:
+        found.difference_update(tx, other)
+    return found
 
 
-_operation("union", "or_")
-_operation("intersection", "and_")
-_operation("difference", "sub")
-_operation("symmetric_difference", "xor")
+for _kind in (set, frozenset):
+    method(_kind, "union")(lambda tx, self, /, *others: _set(self).union(tx, *others))
+    method(_kind, "intersection")(_intersection)
+    method(_kind, "difference")(_difference)
+    method(_kind, "symmetric_difference")(
+        lambda tx, self, other, /: _set(self).symmetric_difference(tx, other)
+    )
 
 
-def _relation(name: str, op: str) -> None:
+def _relation(name: str, *others: type) -> None:
     def relation(tx: Trace, self: Value, other: Value, /) -> Value:
-        with steady(self, other):
-            return bool_value(compare_keys(op, _set(self).table, _table(tx, other)))
+        mine = self.base_value()
+        if not isinstance(mine, SetValue):
+            mine = SetValue.of(tx, tx.interp.unpack(self))
+        with steady(mine, other):
+            taken_over = name == "issubset" and sys.version_info < (3, 12)  # from a dict, too
+            found = whole(tx, other) if taken_over else None
+            theirs = found[1] if found else each_element(tx, other)
+            return bool_value(getattr(mine.table, name)(theirs))
 
-    for cls in (set, frozenset):
+    for cls in (set, frozenset, *others):
         method(cls, name)(relation)
 
 
-_relation("issubset", "le")
-_relation("issuperset", "ge")
-
-
-def _isdisjoint(tx: Trace, self: Value, other: Value, /) -> Value:
-    mine = self.base_value()
-    if not isinstance(mine, SetValue):
-        mine = SetValue.of(tx, tx.interp.unpack(self))
-    with steady(self, other):
-        return bool_value(all(look_up(mine, key) is None for key, _ in _keyed(tx, other)))
-
-
-_SETS: list[type] = [set, frozenset, type({}.keys()), type({}.items())]
-for _kind in _SETS:
-    method(_kind, "isdisjoint")(_isdisjoint)
+_relation("issubset")
+_relation("issuperset")
+_relation("isdisjoint", type({}.keys()), type({}.items()))

@@ -22,6 +22,7 @@ from torchsmith_tracer._src.values.classes import ClassValue
 from torchsmith_tracer._src.values.construction import make_twin
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.namespaces import NamespaceValue, PyModuleValue
+from torchsmith_tracer._src.values.sets import SetValue
 from torchsmith_tracer._src.values.twins import TwinValue, twin
 
 _LASTING = (ClassValue, FunctionValue, PyModuleValue)
@@ -147,7 +148,10 @@ def reachable(
         elif id(obj) not in seen and isinstance(obj, Value | Handling | list | tuple | dict):
             seen.add(id(obj))
             if leads_on(obj):
-                work += gc.get_referents(obj)
+                if isinstance(obj, SetValue) and not obj.growing:
+                    work += obj.items  # and not what it has held before
+                else:
+                    work += gc.get_referents(obj)
                 if isinstance(obj, Value):
                     work += tx.journal.attrs.get(obj, {}).values()
     return seen
