@@ -7,6 +7,7 @@ import types
 
 import pytest
 import torch
+import torchsmith_tracer as tracer
 from torch import nn
 
 X = torch.ones(2)
@@ -159,3 +160,46 @@ def test_entries_of_a_tensor_that_its_class_hides(program, name):
         return [compiled(x), vars(x)[name], x.T, x.grad, looks(x), looks(x)]
 
     program(body, broken=True)
+
+
+class Slotted:
+    __slots__ = ("__dict__", "size")
+
+
+def make_function():
+    return lambda: 1
+
+
+def entries_named_like_fields(thing):
+    table = thing.__dict__
+    for name in ("size", "__class__", "__doc__", "__name__", "args"):
+        table[name] = name
+    table.update({"__defaults__": 3, "__dict__": 4})
+    del table["__class__"]
+    return thing, "size" in table, "args" in vars(thing), table.get("__doc__"), len(table)
+
+
+def fields_are_no_entries(thing):
+    for name in ("size", "args", "__doc__", "__name__"):
+        try:
+            setattr(thing, name, "set")
+        except AttributeError:
+            continue
+    table = vars(thing)
+    return thing, "size" in table, "args" in table, table.get("__doc__"), "__name__" in table
+
+
+@pytest.mark.parametrize("program", [entries_named_like_fields, fields_are_no_entries])
+@pytest.mark.parametrize("make", [Slotted, make_function, ValueError])
+@pytest.mark.parametrize("given", [False, True])
+def test_an_entry_is_no_field_of_the_same_name(program, make, given):
+    def within():
+        return program(make())
+
+    compiled = tracer.compile(program if given else within, backend="eager")
+    for _ in range(2):
+        expected, found = program(make()), compiled(*[make()] if given else ())
+        assert found[1:] == expected[1:]
+        assert vars(found[0]) == vars(expected[0])
+        for name in ("size", "args", "__name__"):
+            assert getattr(found[0], name, None) == getattr(expected[0], name, None)

@@ -168,7 +168,7 @@ class FrameState:
             path = value.source.expr
             for name in ("sizes", "strides", "scalars"):
                 mine, theirs = getattr(self, name), getattr(outer, name)
-                for key, seen in theirs.items():
+                for key, seen in [*theirs.items()]:  # a loop is its own outer one
                     own = key == path or key.startswith((f"{path}.", f"{path}["))
                     if own and (seen is _VARIES or (isinstance(seen, list) and _VARIES in seen)):
                         mine.setdefault(label + key[len(path) :], seen and list(seen))

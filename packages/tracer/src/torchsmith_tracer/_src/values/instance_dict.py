@@ -11,6 +11,7 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.constants import ConstantValue, bool_value
+from torchsmith_tracer._src.values.lookup import C_DATA, lookup
 from torchsmith_tracer._src.values.mappings import DictValue, Table
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
@@ -66,17 +67,26 @@ class InstanceDictValue(DictValue):
             raise Unsupported("unsupported-slot", what=f"{name!r} as a key of {self.describe()}")
         return name
 
+    def _own(self, tx: Trace, name: str) -> str:
+        """The name of an entry that a store of that attribute would change, too."""
+        found = lookup(tx, self.instance.python_type(), name)
+        if found is not None and isinstance(found.attr, C_DATA):
+            raise Unsupported("unsupported-slot", what=f"a __dict__ and {name!r}, which is outside")
+        return name
+
     def get_str(self, tx: Trace, key: str) -> Value | None:
+        if tx.journal.load_attr(self.instance, key) is not None:
+            self._own(tx, key)
         if (value := self.instance.instance_get(tx, key)) is None:
             self.instance.guard_missing(tx, key)
         return value
 
     def store(self, tx: Trace, hkey: object, key: Value, value: Value) -> None:
-        self.instance.instance_set(tx, self._name(key), value)
+        self.instance.instance_set(tx, self._own(tx, self._name(key)), value)
 
     def remove(self, tx: Trace, key: Value) -> Value | None:
         if (value := self.get(tx, key)) is not None:
-            tx.journal.store_attr(self.instance, self._name(key), DELETED)
+            tx.journal.store_attr(self.instance, self._own(tx, self._name(key)), DELETED)
         return value
 
     def take(self, tx: Trace, hkey: object) -> Value:
