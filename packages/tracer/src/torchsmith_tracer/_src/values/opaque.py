@@ -55,7 +55,7 @@ class OpaqueValue(RealObject):
         return self if type(self.obj) in _ITERATORS else super().iter(tx)
 
     def getattr(self, tx: Trace, name: str) -> Value:
-        if name == "__class__":
+        if name == "__class__" and type(self.obj) not in weakref.ProxyTypes:
             return tx.interp.type_of(self)
         part = type(self.obj) is property and name in ("fget", "fset", "fdel")
         if (part or issubclass(type(self.obj), TYPE_EXPRESSIONS)) and self.source is not None:

@@ -7,6 +7,8 @@ import builtins
 import operator
 import types
 import typing
+import weakref
+from abc import ABCMeta
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,7 +16,7 @@ from typing import Any, cast
 import torch
 from torchsmith_guards import GuardKind, class_dict
 
-from torchsmith_tracer._src.breaks.signals import ObservedException
+from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.frames.code import VERSION, decode
 from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_library, is_library_module
@@ -345,12 +347,17 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
     if isinstance(obj, ObjectValue) and disguises(kind):
         shown = obj.getattr(tx, "__class__")
         return isinstance(shown, ClassValue) and _is_subclass(tx, shown.obj, cls.obj, plain=plain)
+    if kind in weakref.ProxyTypes:
+        raise Unsupported("opaque-call", what="isinstance() of a weak proxy")
     return False
 
 
 def _is_users(found: Found | None) -> bool:
-    """Whether a special method is neither in C nor a library's."""
-    return in_python(found) and not is_library_module(found.owner.__module__)
+    """Whether a check of classes is in Python, and not one of those whose answers are known."""
+    if not in_python(found) or found.owner in (ABCMeta, type(typing.Protocol)):
+        return False
+    module = found.owner.__module__
+    return not (module.partition(".")[0] == "torch" and is_library_module(module))
 
 
 def _ask(tx: Trace, cls: Value, name: str, about: Value) -> bool:
