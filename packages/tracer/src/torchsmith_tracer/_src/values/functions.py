@@ -359,7 +359,11 @@ class BoundMethodValue(BuiltinObject):
         return ("method", tx.interp.identity_key(self.self_value), self.func.hash_key(tx))
 
     def reconstruct(self, cg: Emitter) -> str:
-        return cg.call(types.MethodType, self.func, self.self_value)
+        played = getattr(self.self_value.base_value(), "played", None)
+        original = played(self.func) if played is not None else None
+        if original is None:
+            return cg.call(types.MethodType, self.func, self.self_value)
+        return cg.call(original.__get__, self.self_value)
 
 
 class BuiltinMethodValue(BuiltinObject):

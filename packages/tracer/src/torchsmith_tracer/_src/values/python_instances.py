@@ -269,7 +269,7 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
     def hash_key(self, tx: Trace) -> object:
         found = lookup(tx, self.cls, "__hash__")
         if found is None or found.attr is None:
-            raise tx.interp.error(TypeError, f"unhashable type: {self.cls.__name__!r}")
+            raise tx.interp.error(TypeError, f"unhashable type: {self.type_name!r}")
         if found.attr is object.__hash__:
             return tx.interp.identity_key(self)
         if self.storage is not None and isinstance(found.attr, METHOD_TYPES):

@@ -101,6 +101,13 @@ class TwinValue(NewObjectValue):
     def has_dict(self) -> bool:
         return self.real.__dictoffset__ != 0
 
+    def played(self, method: Value) -> Any:
+        """The method of the C class that one of the twin stands for; None for another."""
+        name = getattr(method, "name", "")
+        own = getattr(self.cls, name, None)
+        same = own is not None and getattr(own, "__code__", None) is getattr(method, "code", None)
+        return getattr(self.real, name) if same else None
+
     def reconstruct(self, cg: Emitter) -> str:
         return self.rebuild(cg, self)
 

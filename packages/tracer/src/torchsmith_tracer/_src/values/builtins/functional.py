@@ -20,8 +20,9 @@ from torchsmith_tracer._src.values.builtins.python_versions import (
     PYTHON_HEAPQ,
     PYTHON_OPERATOR,
 )
-from torchsmith_tracer._src.values.builtins.registry import builtin, method, traced
+from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method, traced
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
+from torchsmith_tracer._src.values.construction import make_twin
 from torchsmith_tracer._src.values.python_instances import ObjectValue
 
 # --- functools ---------------------------------------------------------------------------------
@@ -67,8 +68,16 @@ for _cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
 # --- functions replaced by Python of the same behaviour, which is traced ------------------------
 
 
-for _name in ("cmp_to_key", "reduce"):
-    builtin(getattr(functools, _name))(traced(PYTHON_FUNCTOOLS[_name]))
+_KEY = type(functools.cmp_to_key(max))
+
+
+@builtin(functools.cmp_to_key)
+def _cmp_to_key(tx: Trace, mycmp: Value) -> Value:
+    return make_twin(tx, _KEY, [mycmp], {})
+
+
+constructor(_KEY)(lambda tx, *args, **kwargs: tx.interp.fold(_KEY))  # refuses
+builtin(functools.reduce)(traced(PYTHON_FUNCTOOLS["reduce"]))
 builtin(operator.call)(traced(PYTHON_OPERATOR["call"]))
 builtin(itertools.tee)(traced(twins_itertools.tee))
 

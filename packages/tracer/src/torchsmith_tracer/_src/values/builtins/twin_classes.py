@@ -5,6 +5,8 @@ This code is traced, not run. What CPython ships in Python besides C is used fro
 """
 
 import _thread
+import functools
+import operator
 import types
 from reprlib import recursive_repr
 
@@ -117,6 +119,51 @@ class _lru_cache_wrapper:
 
     def __deepcopy__(self, memo):
         return self
+
+
+def _comparison(op):
+    def compare(self, other):
+        if type(other) is not type(self):
+            raise TypeError("other argument must be K instance")
+        if not (self._obj and other._obj):
+            raise AttributeError("object")
+        return op(self._compare(self._obj[0], other._obj[0]), 0)
+
+    compare.__name__ = f"__{op.__name__}__"
+    return compare
+
+
+@twin("functools", "KeyWrapper")
+class KeyWrapper:
+    """What ``cmp_to_key`` makes; ``_obj`` is empty until it is called with what it is to wrap."""
+
+    state = ("_compare", "_obj")
+    __hash__ = None
+    __lt__, __le__, __eq__, __ne__, __gt__, __ge__ = map(
+        _comparison, (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
+    )
+
+    def __init__(self, mycmp):
+        self._compare = mycmp
+        self._obj = ()
+
+    def __call__(self, obj):
+        made = functools.cmp_to_key(self._compare)
+        made.obj = obj
+        return made
+
+    @property
+    def obj(self):
+        return self._obj[0] if self._obj else None
+
+    @obj.setter
+    def obj(self, value):
+        self._obj = (value,)
+
+    @staticmethod
+    def rebuild(cls, mycmp, obj):
+        made = functools.cmp_to_key(mycmp)
+        return made(*obj) if obj else made
 
 
 @twin("_thread", "lock", "LockType")
