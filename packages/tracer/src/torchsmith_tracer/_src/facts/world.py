@@ -37,6 +37,7 @@ from torchsmith_guards import (
 )
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
+from torchsmith_tracer._src.facts.silence import SILENCE
 from torchsmith_tracer._src.frames.library import is_library, is_ours
 from torchsmith_tracer._src.torch_private import base_tensor
 
@@ -207,11 +208,13 @@ class World:
     def attribute(self, obj: object, source: Source, name: str) -> Value | None:
         """``obj.name`` as native code computes it, or None when there is no such attribute. For
         C types and modules, whose lookup runs no code that could be traced."""
+        before = SILENCE.count
         try:
             found = getattr(obj, name)
         except AttributeError:
             self._guard(source, GuardKind.HASATTR, (name, False), "attribute was looked up")
             return None
+        SILENCE.unbroken(before, name)
         return self.tx.builder.wrap(found, AttrSource(source, name))
 
     def instance_dict(self, obj: object) -> Mapping[str, object] | None:

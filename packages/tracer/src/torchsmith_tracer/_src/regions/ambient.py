@@ -18,7 +18,7 @@ import torch
 from torchsmith_guards import without_saving_hooks
 
 from torchsmith_tracer._src import torch_private as private
-from torchsmith_tracer._src.values.builtins.printing import SILENT
+from torchsmith_tracer._src.facts.silence import SILENT
 
 
 def watching_mode() -> str | None:

@@ -176,7 +176,7 @@ class ConstantValue(BuiltinObject):
         return None if is_not_implemented(result) else result
 
     def bool(self, tx: Trace) -> bool:
-        return bool(self.value)
+        return tx.interp.hosted(bool, self.value)
 
     def hash_key(self, tx: Trace) -> object:
         tx.interp.hosted(hash, self.value)

@@ -216,11 +216,8 @@ class PyModuleValue(RealObject):
         kind = type(self.obj)
         plain = kind is types.ModuleType or not hasattr(kind, name)
         if plain and name not in self.obj.__dict__ and name not in _OF_EVERY_MODULE:
-            try:
-                getattr(self.obj, name)  # a lazy module imports on first use, as it would natively
-            except Exception as e:  # noqa: BLE001 - the program's own
-                if not isinstance(e, AttributeError):
-                    raise tx.interp.host_error(e) from None
+            # A lazy module imports on first use, as it would natively.
+            tx.interp.hosted(getattr, self.obj, name, None)
         if plain and name in self.obj.__dict__:
             value = tx.interp.namespace(self.obj.__dict__).lookup(tx, name)
         else:

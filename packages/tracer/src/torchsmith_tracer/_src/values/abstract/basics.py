@@ -19,6 +19,7 @@ from torchsmith_tracer._src.breaks.signals import (
     ObservedException,
     Unsupported,
 )
+from torchsmith_tracer._src.facts.silence import SILENCE
 from torchsmith_tracer._src.facts.world import is_single
 from torchsmith_tracer._src.values import hash_keys, mappings
 from torchsmith_tracer._src.values.abstract.part import Part
@@ -54,7 +55,6 @@ from torchsmith_tracer._src.values.symnum import SymNumValue
 if TYPE_CHECKING:
     from torchsmith_guards import Source
 
-    from torchsmith_tracer._src.facts.world import is_single
 from torchsmith_tracer._src.trace import Trace
 
 _PLAIN_SET = frozenset(hash_keys.PLAIN)
@@ -225,14 +225,18 @@ class Basics(Part):
 
     def hosted(self, fn: Callable[..., T], *args: object, **kwargs: object) -> T:
         """What ``fn`` returns on the host; its exception becomes one of the traced program."""
+        before = SILENCE.count
         try:
-            return fn(*args, **kwargs)
+            found = fn(*args, **kwargs)
         except (Unsupported, ObservedException, BreakAt, InternalError, RecursionError):
             raise
         except Exception as e:
             if is_interruption(e):
                 raise
+            SILENCE.unbroken(before, fn)
             raise self.host_error(e) from None
+        SILENCE.unbroken(before, fn)
+        return found
 
     def fold(self, fn: Callable[..., object], *args: object, **kwargs: object) -> Value:
         """The value of what ``fn`` returns on the host."""
@@ -332,7 +336,7 @@ class Basics(Part):
 
     def truth(self, value: Value) -> bool:
         """``bool(value)``."""
-        return bool(value.value) if type(value) is ConstantValue else value.bool(self.tx)
+        return value.bool(self.tx)
 
     def keeps_truth(self, value: Value) -> bool:
         """Whether converting to bool may be left to the following jump: the value is a tensor or a

@@ -15,7 +15,9 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins.registry import constructor, method
+from torchsmith_tracer._src.values.builtins.printing import warn_natively
+from torchsmith_tracer._src.values.builtins.python_versions import PICKLED_ITERTOOLS
+from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
 from torchsmith_tracer._src.values.iterators import Counted, advanced
@@ -114,7 +116,19 @@ def _combinations(cls: type) -> None:
         return CombinatoricValue(cls, [pool], length)
 
 
+def warn_of_pickling() -> None:
+    """Nothing, where a real iterator is made again; traced code warns as those of C do."""
+
+
+@builtin(warn_of_pickling)
+def _warn_of_pickling(tx: Trace) -> Value:
+    if PICKLED_ITERTOOLS:
+        warn_natively(tx, PICKLED_ITERTOOLS, DeprecationWarning)
+    return NONE
+
+
 def _reduce(tx: Trace, self: Value, /) -> Value:
+    _warn_of_pickling(tx)
     it: Any = self.base_value()
     _, args, *state = quietly(it.at(it.index).__reduce__)
     ended = args == ((),) or (it.pools and not args)
@@ -125,6 +139,7 @@ def _reduce(tx: Trace, self: Value, /) -> Value:
 
 
 def _setstate(tx: Trace, self: Value, state: Value, /) -> Value:
+    _warn_of_pickling(tx)
     it: Any = self.base_value()
     known = tx.interp.concrete(state)
     old, at = it.state, it.index

@@ -220,8 +220,13 @@ builtin(_pickle.loads)(traced(copying.loads))
 
 @builtin(re.compile)
 def _compile_pattern(tx: Trace, *args: Value) -> Value | None:
-    known = tx.interp.known(args, {})
-    return None if known is None else tx.interp.fold(re.compile, *known[0])
+    if (known := tx.interp.known(args, {})) is None:
+        return None
+    try:
+        return tx.interp.fold(re.compile, *known[0])
+    except Unsupported:  # it warns, which it does once for what it remembers
+        re.purge()
+        raise
 
 
 @method(re.Pattern, "sub")

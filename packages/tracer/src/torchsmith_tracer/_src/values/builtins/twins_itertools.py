@@ -6,11 +6,13 @@ Each does what ``Modules/itertoolsmodule.c`` does, field by field, so that ``__r
 combinatoric classes, whose steps run no user code, are in ``combinatorics``.
 """
 
+import functools
 import itertools
 import operator
 import sys
 
-from torchsmith_tracer._src.values.builtins.combinatorics import quietly
+from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
+from torchsmith_tracer._src.values.builtins.combinatorics import quietly, warn_of_pickling
 from torchsmith_tracer._src.values.twins import twin
 
 _CELLS = 57  # values in one link of a tee
@@ -37,7 +39,19 @@ class _Iterator:
         return made
 
 
+def _warning(method):
+    @functools.wraps(method)
+    def warned(self, *state):
+        warn_of_pickling()
+        return method(self, *state)
+
+    return warned
+
+
 def _twin(cls):
+    for name in ("__reduce__", "__setstate__"):
+        if not isinstance(method := getattr(cls, name, object.__reduce__), METHOD_TYPES):
+            setattr(cls, name, _warning(method))
     # ``rebuild`` gets the class of the object, and the twin is where the state is known.
     cls.rebuild = staticmethod(lambda real, *state: cls.make(real, *state))
     return twin("itertools", cls.__name__)(cls)
@@ -77,6 +91,9 @@ class chain(_Iterator):
         state = (self._source,) if self._active is None else (self._source, self._active)
         return type(self), (), state
 
+    def start(self, source):
+        self._source = source
+
     def __setstate__(self, state, /):
         _state_tuple(state, 1, 2)
         if not all(hasattr(type(it), "__next__") for it in state):
@@ -87,7 +104,7 @@ class chain(_Iterator):
 def chain_from_iterable(cls, iterables, /):
     source = iter(iterables)
     made = cls.__new__(cls)
-    chain.__setstate__(made, (source,))
+    chain.start(made, source)
     return made
 
 
