@@ -1,5 +1,7 @@
 """Numbers from ``id()``."""
 
+import collections.abc
+
 import pytest
 import torch
 import torchsmith_tracer as tracer
@@ -102,3 +104,12 @@ def test_parametrizations_of_a_compiled_module_are_cached():
         with torch.nn.utils.parametrize.cached():
             assert torch.equal(compiled(x), expected) and torch.equal(compiled(x), expected)
         assert torch.equal(compiled(x), expected)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_hashes_that_the_library_computes(made):
+    def program(found):
+        items = [object(), object()] if made else found
+        return hash(frozenset(items)) == collections.abc.Set._hash(frozenset(items))
+
+    assert tracer.compile(program, backend="eager")([object(), object(), object()])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from typing import Any, cast
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
-from torchsmith_tracer._src.frames.library import is_library
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES
@@ -175,8 +175,9 @@ class Operators(Part):
         return number if fits else hash(number)
 
     def shown_hash(self, value: Value, number: int) -> Value:
-        """``number``, the hash of ``value``, for the program to see."""
-        if self.interp.keys or is_library(self.tx.frames[-1].info.code):
+        """``number``, the hash of ``value``, for the program to see. What ``functools`` remembers
+        stays in its keys."""
+        if self.interp.keys or self.tx.frames[-1].info.code.co_filename == functools.__file__:
             return ConstantValue(number)
         return ConstantValue(self._by_identity(value, number))
 
