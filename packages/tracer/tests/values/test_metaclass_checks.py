@@ -1,5 +1,8 @@
 """Where Python asks whether a class derives from another, and where it asks the metaclass."""
 
+import abc
+import typing
+
 import pytest
 import torchsmith_tracer as tracer
 
@@ -93,3 +96,56 @@ def outcome(fn):
 def test_a_metaclass_is_asked_where_python_asks_it(name):
     expected = outcome(PROGRAMS[name])
     assert outcome(tracer.compile(PROGRAMS[name], backend="eager")) == expected
+
+
+class Listed(typing.Protocol):
+    x: int
+    y: int
+
+
+class Closes(abc.ABC):
+    pass
+
+
+class Point:
+    x = 1
+
+    def __init__(self):
+        self.y = 2
+
+    def close(self):
+        pass
+
+
+def protocol_made_within(point):
+    @typing.runtime_checkable
+    class Made(typing.Protocol):
+        x: int
+        y: int
+
+    return isinstance(point, Made), isinstance(3, Made)
+
+
+def protocol_to_be_checked(point):
+    checked = typing.runtime_checkable(Listed)
+    found = isinstance(point, checked), isinstance(3, checked)
+    del Listed._is_runtime_protocol
+    return found
+
+
+def hook_of_an_abstract_class(point):
+    Closes.__subclasshook__ = classmethod(lambda cls, kind: hasattr(kind, "close"))
+    found = isinstance(point, Closes), issubclass(Point, Closes), issubclass(int, Closes)
+    del Closes.__subclasshook__
+    Closes._abc_caches_clear()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::torchsmith_tracer.errors.TracerWarning")
+@pytest.mark.parametrize(
+    "program", [protocol_made_within, protocol_to_be_checked, hook_of_an_abstract_class]
+)
+def test_checks_of_a_class_that_was_changed_just_now(program):
+    compiled = tracer.compile(program, backend="eager")
+    for _ in range(2):
+        assert compiled(Point()) == program(Point())

@@ -337,6 +337,7 @@ def is_instance(tx: Trace, obj: Value, cls: Value) -> bool:
             return bool(verdict)
     if _is_users(found):
         return _ask(tx, cls, "__instancecheck__", obj)
+    _check_unchanged(tx, cls)
     members = sorted(protocol_members(cls.obj)) if _is_protocol(cls.obj) else []
     # Then no hook for subclasses is asked.
     plain = found is None or found.owner is type or _lists_data(tx, cls, members)
@@ -358,6 +359,12 @@ def _is_users(found: Found | None) -> bool:
         return False
     module = found.owner.__module__
     return not (module.partition(".")[0] == "torch" and is_library_module(module))
+
+
+def _check_unchanged(tx: Trace, cls: ClassValue) -> None:
+    """What the class shows of itself to its metaclass is as the program has made it."""
+    if tx.journal.stores(cls) and type(cls.obj) is not type:
+        raise Unsupported("opaque-call", what=f"a check of {cls.describe()}, which was changed,")
 
 
 def _ask(tx: Trace, cls: Value, name: str, about: Value) -> bool:
@@ -409,6 +416,7 @@ def _issubclass(tx: Trace, cls: Value, classes: Value, /) -> Value:
         if _is_users(lookup(tx, type(other.obj), "__subclasscheck__")):
             holds = _ask(tx, other, "__subclasscheck__", cls)
         else:
+            _check_unchanged(tx, other)
             holds = tx.world.is_subclass(cls.obj, other.obj)
         if holds:
             return ConstantValue(True)
