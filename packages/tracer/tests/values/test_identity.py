@@ -113,3 +113,44 @@ def test_hashes_that_the_library_computes(made):
         return hash(frozenset(items)) == collections.abc.Set._hash(frozenset(items))
 
     assert tracer.compile(program, backend="eager")([object(), object(), object()])
+
+
+class OwnTuple(tuple):
+    pass
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+def outcome(fn):
+    try:
+        return fn()
+    except TypeError as e:
+        return str(e)
+
+
+def tuples_that_stay(whole, own, pair):
+    empty, one = whole[:0], whole[:1]
+    sums = [whole + () is whole, () + whole is whole, whole + empty is whole, empty * 3 is empty]
+    products = [whole * 1 is whole, 1 * whole is whole, whole.__mul__(True) is whole]
+    slices = [whole[:] is whole, whole[0:] is whole, whole[-9:9:1] is whole, whole[0:2] is whole]
+    others = [one[::-1] is one, whole[::2] is whole, whole * 2 is whole, (whole + one) is whole]
+    return sums, products, slices, others, outcome(lambda: one * 1.0)
+
+
+def tuples_of_subclasses_that_do_not(whole, own, pair):
+    made = [own[:], own * 1, own + (), () + own, pair[:], pair[0:2], pair * 1, pair + (), () + pair]
+    return made, [type(each) for each in made], own * 1 is own * 1, own[:] is own[:]
+
+
+@pytest.mark.parametrize("program", [tuples_that_stay, tuples_of_subclasses_that_do_not])
+@pytest.mark.parametrize("made", [False, True])
+def test_which_tuple_it_is(program, made):
+    def within(a, b):
+        return program((a, b), OwnTuple((a, b)), Pair(a, b))
+
+    args = (object(), object())
+    if not made:
+        args = (args, OwnTuple(args), Pair(*args))
+    run = within if made else program
+    assert tracer.compile(run, backend="eager", fullgraph=True)(*args) == run(*args)

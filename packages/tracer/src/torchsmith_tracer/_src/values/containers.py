@@ -241,8 +241,11 @@ class TupleValue(SequenceValue):
         return all(v.is_constant() for v in self.items)
 
     def getitem(self, tx: Trace, key: Value) -> Value:
-        if isinstance(key, SliceValue) and all(map(tx.interp.is_none, key.items)):  # ``[:]``
-            return self
+        if type(self) is TupleValue and isinstance(key, SliceValue):
+            if all(map(tx.interp.is_none, key.items)):  # ``[:]``
+                return self
+            place, count = key.as_slice(tx), len(self.items)
+            return self if place.indices(count) == (0, count, 1) else self.like(self.items[place])
         return super().getitem(tx, key)
 
     def like(self, items: list[Value]) -> Value:
@@ -254,6 +257,12 @@ class TupleValue(SequenceValue):
             if more.base_type() is tuple:
                 tail = unread.tail + more.items
                 return TupleValue(replace(unread, head=unread.head or self, tail=tail))
+        if type(self) is TupleValue:  # which is taken as it is where nothing is added
+            if op == "mul" and type(other) is ConstantValue and other.value == 1:
+                return self if isinstance(other.value, int) else None
+            if op == "add" and not reflected and type(other) is TupleValue and not other.growing:
+                if not self.items or not other.items:
+                    return self if self.items else other
         return super().binary(tx, op, other, reflected=reflected)
 
     def hash_key(self, tx: Trace) -> object:

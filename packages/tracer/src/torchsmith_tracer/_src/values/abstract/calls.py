@@ -280,8 +280,9 @@ class Calls(Part):
         if not opaque and not kwargs:
             result = call_slot(tx, name, receiver if general else base, list(args))
             if result is not None:
-                itself = result is base and not isinstance(base, TupleValue)
-                return receiver if itself else result
+                if result is base is not receiver and isinstance(base, TupleValue):
+                    return base.like(base.items)
+                return receiver if result is base else result
         real = self._foldable(base)
         if isinstance(base, ClassValue) and registry.is_pure(descriptor, base.obj):
             real = base.as_constant()
