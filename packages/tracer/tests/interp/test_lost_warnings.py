@@ -9,6 +9,7 @@ import re
 import warnings
 
 import pytest
+import torch
 import torchsmith_tracer as tracer
 
 CASES = []
@@ -127,6 +128,36 @@ def test_as_in_python(program):
         for _ in range(2):
             re.purge()
             assert warned(compiled, which) == expected
+
+
+def cast_to_what_it_cannot(x):
+    with torch.autocast("cpu", dtype=torch.float32):
+        y = x @ x
+    return y
+
+
+def a_deprecated_switch(x):
+    return x * torch.is_autocast_cpu_enabled() + bool(NotImplemented)
+
+
+@pytest.mark.parametrize("program", [cast_to_what_it_cannot, a_deprecated_switch])
+def test_a_warning_of_the_program_breaks_nothing(program):
+    compiled = tracer.compile(program, backend="eager", fullgraph=True)
+    x = torch.ones(2, 2)
+    for _ in range(2):
+        (found, log), (expected, own) = warned(compiled, x), warned(program, x)
+        assert torch.equal(found, expected) and log == own != []
+
+
+def a_deprecated_fact(x):
+    return x + (torch.get_autocast_gpu_dtype() == torch.float16)
+
+
+def test_a_fact_that_warns_is_not_asked_by_checks():
+    compiled, x = tracer.compile(a_deprecated_fact, backend="eager"), torch.ones(2)
+    for _ in range(2):
+        (found, log), (expected, own) = warned(compiled, x), warned(a_deprecated_fact, x)
+        assert torch.equal(found, expected) and log == own != []
 
 
 def returned(which):

@@ -20,7 +20,7 @@ import types
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from enum import Enum, EnumMeta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torchsmith_guards import (
@@ -70,6 +70,15 @@ def own_dict(obj: object) -> object:
     if type(obj) is threading.local:
         return obj.__dict__  # that of this thread
     return object.__getattribute__(obj, "__dict__")
+
+
+def _asked(fn: Callable[..., Any], *args: object) -> Any:
+    """``fn(*args)``, which each check asks again: one that warns would warn each time."""
+    before = len(SILENCE.kept)
+    found = fn(*args)
+    if SILENCE.since(before, fn):
+        raise Unsupported("opaque-call", what=f"{fn!r}, which warns,")
+    return found
 
 
 def is_single(value: object) -> bool:
@@ -208,13 +217,11 @@ class World:
     def attribute(self, obj: object, source: Source, name: str) -> Value | None:
         """``obj.name`` as native code computes it, or None when there is no such attribute. For
         C types and modules, whose lookup runs no code that could be traced."""
-        before = SILENCE.count
         try:
-            found = getattr(obj, name)
+            found = _asked(getattr, obj, name)
         except AttributeError:
             self._guard(source, GuardKind.HASATTR, (name, False), "attribute was looked up")
             return None
-        SILENCE.unbroken(before, name)
         return self.tx.builder.wrap(found, AttrSource(source, name))
 
     def instance_dict(self, obj: object) -> Mapping[str, object] | None:
@@ -263,10 +270,10 @@ class World:
 
     def computed(self, obj: object, source: Source, name: str, *, called: bool = False) -> Value:
         """``obj.name`` (or ``obj.name()``), which is there and which C code computes."""
-        found = getattr(obj, name)
+        found = _asked(getattr, obj, name)
         source = AttrSource(source, name)
         if called:
-            return self.tx.builder.wrap(found(), CallSource(source))
+            return self.tx.builder.wrap(_asked(found), CallSource(source))
         return self.tx.builder.wrap(found, source)
 
     def identity(self, obj: object, source: Source) -> int:
@@ -384,8 +391,7 @@ class World:
     def query(self, fn: Callable[..., object], *args: object) -> Value:
         """``fn(*args)`` for a cheap question about the state of the process without any effect. It
         is asked again at each check. Its exceptions are the caller's."""
-        found = fn(*args)
-        return self.tx.builder.wrap(found, CallSource(PinnedSource(fn), args))
+        return self.tx.builder.wrap(_asked(fn, *args), CallSource(PinnedSource(fn), args))
 
     def handled_outside(self) -> Value:
         """The exception that was being handled where the compiled function was called, or None."""

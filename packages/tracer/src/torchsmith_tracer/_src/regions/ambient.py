@@ -18,7 +18,7 @@ import torch
 from torchsmith_guards import without_saving_hooks
 
 from torchsmith_tracer._src import torch_private as private
-from torchsmith_tracer._src.facts.silence import SILENT
+from torchsmith_tracer._src.facts.silence import SILENCE, SILENT
 
 
 def watching_mode() -> str | None:
@@ -57,6 +57,7 @@ def unwarned() -> Iterator[None]:
         yield
     finally:
         filters.remove(SILENT)  # type: ignore[attr-defined]
+        SILENCE.kept.clear()
         torch.set_warn_always(always)
 
 

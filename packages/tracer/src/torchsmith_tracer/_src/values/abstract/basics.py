@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import types
+import warnings
 
 # By name: the program may put other things in the module's place.
 from collections import OrderedDict, deque
@@ -225,7 +226,7 @@ class Basics(Part):
 
     def hosted(self, fn: Callable[..., T], *args: object, **kwargs: object) -> T:
         """What ``fn`` returns on the host; its exception becomes one of the traced program."""
-        before = SILENCE.count
+        before = len(SILENCE.kept)
         try:
             found = fn(*args, **kwargs)
         except (Unsupported, ObservedException, BreakAt, InternalError, RecursionError):
@@ -233,10 +234,16 @@ class Basics(Part):
         except Exception as e:
             if is_interruption(e):
                 raise
-            SILENCE.unbroken(before, fn)
+            self._warn(SILENCE.since(before, fn))
             raise self.host_error(e) from None
-        SILENCE.unbroken(before, fn)
+        self._warn(SILENCE.since(before, fn))
         return found
+
+    def _warn(self, found: Iterable[tuple[str, type[Warning]]]) -> None:
+        """Warn where the traced program does now."""
+        for text, kind in found:
+            args = ConstantValue(text), self.class_value(kind)
+            self.tx.builder.wrap_new(warnings.warn).call(self.tx, args, {})
 
     def fold(self, fn: Callable[..., object], *args: object, **kwargs: object) -> Value:
         """The value of what ``fn`` returns on the host."""
