@@ -15,8 +15,6 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Value
-from torchsmith_tracer._src.values.builtins.printing import warn_natively
-from torchsmith_tracer._src.values.builtins.python_versions import PICKLED_ITERTOOLS
 from torchsmith_tracer._src.values.builtins.registry import builtin, constructor, method
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.containers import TupleValue
@@ -120,17 +118,12 @@ def warn_of_pickling() -> None:
     """Nothing, where a real iterator is made again; traced code warns as those of C do."""
 
 
-@builtin(warn_of_pickling)
-def _warn_of_pickling(tx: Trace) -> Value:
-    if PICKLED_ITERTOOLS:
-        warn_natively(tx, PICKLED_ITERTOOLS, DeprecationWarning)
-    return NONE
+builtin(warn_of_pickling)(lambda tx: tx.interp.fold(lambda: itertools.count().__reduce__()[2:]))
 
 
 def _reduce(tx: Trace, self: Value, /) -> Value:
-    _warn_of_pickling(tx)
     it: Any = self.base_value()
-    _, args, *state = quietly(it.at(it.index).__reduce__)
+    _, args, *state = tx.interp.hosted(it.at(it.index).__reduce__)
     ended = args == ((),) or (it.pools and not args)
     pools = [TupleValue([])] if ended else list(it.pools)
     made = [*pools, *(tx.interp.const(a) for a in args[len(pools) :])]
@@ -139,8 +132,8 @@ def _reduce(tx: Trace, self: Value, /) -> Value:
 
 
 def _setstate(tx: Trace, self: Value, state: Value, /) -> Value:
-    _warn_of_pickling(tx)
     it: Any = self.base_value()
+    tx.interp.hosted(it.at(0).__reduce__)  # warns like this
     known = tx.interp.concrete(state)
     old, at = it.state, it.index
     tx.interp.fold(_at, it.cls, [range(len(p.items)) for p in it.pools], it.rest, known, 0)

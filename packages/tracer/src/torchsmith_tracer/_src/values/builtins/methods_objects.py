@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import re
 import sys
 import types
@@ -10,13 +11,11 @@ from collections.abc import Callable
 from typing import cast
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
-from torchsmith_tracer._src.frames.code import VERSION
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import AddressedText, VaryingText, joined
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtins import copying, polyfills
 from torchsmith_tracer._src.values.builtins.functions import is_instance
-from torchsmith_tracer._src.values.builtins.printing import warn_natively
 from torchsmith_tracer._src.values.builtins.registry import method, traced_method
 from torchsmith_tracer._src.values.builtins.slots import attribute_name
 from torchsmith_tracer._src.values.classes import STAND_INS, ClassValue, DescriptorValue
@@ -216,17 +215,18 @@ def _send(tx: Trace, self: Value, value: Value, /) -> Value:
 method(types.GeneratorType, "close")(lambda tx, self, /: cast("GeneratorValue", self).close(tx))
 
 
-_THROWN_IN_PARTS = (
-    "the (type, exc, tb) signature of throw() is deprecated, use the single-arg signature instead."
-)
+def _throw_in_parts() -> None:
+    """Only to be warned of it, from 3.12 on."""
+    with contextlib.suppress(GeneratorExit):
+        (_ for _ in ()).throw(GeneratorExit, None)
 
 
 @method(types.GeneratorType, "throw")
 def _throw(
     tx: Trace, self: Value, kind: Value, value: Value | None = None, tb: Value = NONE, /
 ) -> Value:
-    if value is not None and VERSION >= (3, 12):
-        warn_natively(tx, _THROWN_IN_PARTS, DeprecationWarning)
+    if value is not None:
+        tx.interp.hosted(_throw_in_parts)
     value = value or NONE
     if isinstance(kind, ClassValue) and issubclass(kind.obj, BaseException):
         if is_instance(tx, value, kind):

@@ -27,7 +27,6 @@ from torchsmith_guards import NamespaceSource
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.facts.silence import SILENT
-from torchsmith_tracer._src.frames.frame import Frame
 from torchsmith_tracer._src.frames.library import is_generated
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.addresses import VaryingText
@@ -173,35 +172,20 @@ def _warn(
     **others: Value,
 ) -> Value:
     text, level = tx.interp.try_concrete(message), tx.interp.try_index(stacklevel)
+    # Code of ours stands for that of C, and so does that of ``pickle``.
+    codes = [(frame.info.code, frame) for frame in tx.frames]
+    frames = [f for c, f in codes if not is_generated(c) and c.co_filename != pickle.__file__]
     kind = UserWarning if tx.interp.is_none(category) else getattr(category, "obj", None)
     if (
         type(text) is not str
         or not (isinstance(kind, type) and issubclass(kind, Warning))
-        or not (level is not None and 0 < level <= len(tx.frames))
+        or not (level is not None and 0 < level <= len(frames))
         or others
         or not tx.interp.is_none(source)
+        or any(map(_of_warnings, (*tx.journal.attrs, *tx.journal.mutated)))
     ):
         raise Unsupported("opaque-call", what="warnings.warn")
-    warn(tx, text, kind, tx.frames[-level])
-    return NONE
-
-
-def warn_natively(tx: Trace, text: str, kind: type[Warning]) -> None:
-    """What C code warns of, with the place of its caller: code of ours may stand for it, and that
-    of ``pickle`` does."""
-    codes = [(frame.info.code, frame) for frame in tx.frames[::-1]]
-    places = (f for c, f in codes if not is_generated(c) and c.co_filename != pickle.__file__)
-    warn(tx, text, kind, next(places))
-
-
-def warn(tx: Trace, text: str, kind: type[Warning], frame: Frame) -> None:
-    """Warn of the line of ``frame`` once the graph has run.
-
-    Raises:
-        Unsupported: somebody may see that it waits.
-    """
-    if any(map(_of_warnings, (*tx.journal.attrs, *tx.journal.mutated))):
-        raise Unsupported("opaque-call", what="warnings.warn")
+    frame = frames[-level]
     space = frame.globals.obj
     warning = text, kind, _module(space), frame.line
     if _action([f for c in _caught(tx)[::-1] for f in c.filters or ()], *warning) != "ignore":
@@ -212,6 +196,7 @@ def warn(tx: Trace, text: str, kind: type[Warning], frame: Frame) -> None:
             tx.journal.mutated.setdefault(record)  # and no other list that was read is it
     place = (frame.info.code.co_filename, frame.line, space)
     tx.journal.call_later(_show, *map(ConstantValue, (text, kind, *place)))
+    return NONE
 
 
 def _module(space: dict[str, Any]) -> str:

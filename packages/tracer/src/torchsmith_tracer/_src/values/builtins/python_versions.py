@@ -5,10 +5,8 @@ from __future__ import annotations
 import collections
 import importlib.machinery
 import importlib.util
-import itertools
 import sys
 import typing
-import warnings
 from collections.abc import Callable, Collection
 from typing import cast
 from unittest import mock
@@ -58,14 +56,3 @@ def _keeps_its_list() -> bool:
 
 
 ENDED_KEEPS_ITS_LIST = _keeps_its_list()
-
-
-def _pickled_itertools() -> str:
-    """What an iterator of ``itertools`` says when it is copied or pickled (3.12 and 3.13)."""
-    with warnings.catch_warnings(record=True) as log:
-        warnings.simplefilter("always")
-        itertools.count().__reduce__()
-    return str(log[0].message) if log else ""
-
-
-PICKLED_ITERTOOLS = _pickled_itertools()
