@@ -82,7 +82,11 @@ class InstanceDictValue(DictValue):
         return value
 
     def store(self, tx: Trace, hkey: object, key: Value, value: Value) -> None:
-        self.instance.instance_set(tx, self._own(tx, self._name(key)), value)
+        name, stored = self._name(key), tx.journal.load_attr(self.instance, self._name(key))
+        # What ``functools`` has copied as an attribute it copies as an entry, too.
+        if not isinstance(stored, Value) or not tx.interp.is_same(stored, value):
+            self._own(tx, name)
+        self.instance.instance_set(tx, name, value)
 
     def remove(self, tx: Trace, key: Value) -> Value | None:
         if (value := self.get(tx, key)) is not None:

@@ -361,9 +361,12 @@ def _is_users(found: Found | None) -> bool:
     return not (module.partition(".")[0] == "torch" and is_library_module(module))
 
 
+_ASKED = {"__subclasshook__", "_is_protocol", "_is_runtime_protocol"}
+
+
 def _check_unchanged(tx: Trace, cls: ClassValue) -> None:
-    """What the class shows of itself to its metaclass is as the program has made it."""
-    if tx.journal.stores(cls) and type(cls.obj) is not type:
+    """What the library asks the class for is as the program has made it."""
+    if not tx.journal.stores(cls).keys().isdisjoint(_ASKED):
         raise Unsupported("opaque-call", what=f"a check of {cls.describe()}, which was changed,")
 
 
