@@ -39,8 +39,8 @@ RUNTIME = {
         "page": "breaks frames torch_private",
         "explanation": "breaks page",
         "records": "breaks frames page torch_private",
-        "regions": "breaks build codegen compilation effects emitter frames marks records settings "
-        "torch_private values",
+        "regions": "breaks build codegen compilation effects emitter facts frames marks records "
+        "settings torch_private values",
         "api": "breaks explanation marks regions settings values",
     },
 }
