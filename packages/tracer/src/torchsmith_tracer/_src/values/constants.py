@@ -7,7 +7,6 @@ operation becomes an exception of the traced program.
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,10 +31,6 @@ COMPARE: dict[str, Callable[..., Any]] = {
 UNARY: dict[str, Callable[..., object]] = {
     name: getattr(operator, name) for name in ("neg", "pos", "invert")
 }
-
-with warnings.catch_warnings(record=True) as _OF_INVERSION:  # of a bool
-    warnings.simplefilter("always")
-    operator.invert(True)
 
 # Types of numbers whose methods take each other.
 _NUMBERS = {(int, int), (bool, int), (float, int), (float, float)}
@@ -147,10 +142,6 @@ class ConstantValue(BuiltinObject):
         return tx.interp.fold(fn, a, b)
 
     def unary(self, tx: Trace, op: str) -> Value:
-        if op == "invert" and type(self.value) is bool:
-            for found in _OF_INVERSION:
-                what = tx.interp.const(str(found.message)), tx.interp.const(found.category)
-                tx.interp.call(tx.interp.const(warnings.warn), [*what])
         return tx.interp.fold(UNARY[op], self.value)
 
     def richcompare(self, tx: Trace, op: str, other: Value) -> Value | None:
@@ -176,7 +167,9 @@ class ConstantValue(BuiltinObject):
         return None if is_not_implemented(result) else result
 
     def bool(self, tx: Trace) -> bool:
-        return tx.interp.hosted(bool, self.value)
+        if self.value is not NotImplemented:
+            return bool(self.value)
+        return tx.interp.hosted(bool, self.value)  # which warns
 
     def hash_key(self, tx: Trace) -> object:
         tx.interp.hosted(hash, self.value)

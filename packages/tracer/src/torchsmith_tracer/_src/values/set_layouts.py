@@ -170,17 +170,11 @@ class Given:
     @comparing_none()
     def arranged(self) -> Given | None:
         """The same with steps that lead to the layout, if they are found."""
-        last, held, taken_out = self.layout
-        gone = [Element(Place(position), None) for position in taken_out]
-        at = dict(zip((*held, *taken_out), (*self.elements, *gone), strict=True))
-        for made in _ways(self.elements, at, last):
-            steps = (*made, *(("discard", (element,)) for element in gone))
-            tried = set[object]()
-            places = {e: Place(e.hash) for _, part in steps for e in part}
-            perform(tried, steps, places.__getitem__)
-            same = [places[element] for element in self.elements] == list(tried)
-            if same and layout(tried) == self.layout:
-                return replace(self, steps=steps, exact=True)
+        last, held, _ = self.layout
+        for step in _ways(self.elements, held, last):
+            made: Any = remade([step])
+            if list(made) == [*self.elements] and layout(made) == self.layout:
+                return replace(self, steps=(step,), exact=True)
         return None
 
 
@@ -192,63 +186,14 @@ def given(table: AnySet, elements: Sequence[Element]) -> Given:
     return Given(elements, layout(table), finger(table), (("add", tuple(elements)),))
 
 
-def _ways(elements: Sequence[Element], at: dict[int, Element], last: int) -> Iterator[list[Step]]:
-    """How a table with elements ``at`` positions may have been filled."""
-    placed = _placed(at, last)
-    for order in (elements, placed) if len(elements) == len(at) else (placed,):
-        yield [("add", tuple(order))]
-        yield [("merge", tuple(order))]
-    # It has grown where there were fewer elements, and others had been taken out.
-    most = max(last + 1 >> 3, 1)
-    first = [e for position, e in at.items() if e.hash & last == position][:most]
-    if len(first) == most:
-        early = set(map(id, first))
-        grown = _grown(first)
-        yield [*grown, ("add", tuple(e for e in placed if id(e) not in early))]
-
-
-def _grown(first: list[Element]) -> list[Step]:
-    """Adding ``first``, so that the table grows with the last of them."""
-    *before, final = first
-    steps: list[Step] = [("add", tuple(before))]
-    made = remade(steps)
-    while True:
-        last, held, gone = layout(made)  # type: ignore[arg-type]
-        used = {*held, *gone}
-        if (len(used) + 1) * 5 >= last * 3:
-            return [*steps, ("add", (final,))]
-        other = Element(Place(next(n for n in range(last) if n not in used)), None)
-        more: list[Step] = [("add", (other,)), ("discard", (other,))]
-        perform(made, more, lambda element: element)  # type: ignore[arg-type]
-        steps += more
-
-
-def _placed(at: dict[int, Element], last: int) -> list[Element]:
-    """The elements in an order in which each comes to its position: those that are in its way are
-    there before it."""
-    order: dict[Element, None] = {}
-    waiting = list(at)[::-1]
-    begun: set[int] = set()
-    while waiting:
-        position = waiting[-1]
-        before = itertools.takewhile(position.__ne__, _path(at[position].hash, last))
-        first = [] if position in begun else [p for p in before if p in at and p not in begun]
-        begun.add(position)
-        if first:
-            waiting += first
-        else:
-            order[at[waiting.pop()]] = None
-    return list(order)
-
-
-def _path(number: int, last: int) -> Iterator[int]:
-    """Where CPython looks for a place for an object with a hash."""
-    number &= (1 << 8 * _WORD) - 1
-    position = number & last
-    for _ in range(last + 65):
-        yield from range(position, position + (10 if position + 9 <= last else 1))
-        number >>= 5
-        position = (position * 5 + 1 + number) & last
+def _ways(elements: Sequence[Element], held: Sequence[int], last: int) -> Iterator[Step]:
+    """How a table with ``elements`` at the positions ``held`` is likely to have been filled: in
+    their order, or such that those which found another in their place came later."""
+    moved = [e.hash & last != position for e, position in zip(elements, held, strict=True)]
+    later = [elements[i] for i in sorted(range(len(moved)), key=moved.__getitem__)]
+    for order in elements, later:
+        yield "add", tuple(order)
+        yield "merge", tuple(order)
 
 
 def content(table: set[Element], steps: Sequence[Step]) -> Step | None:
@@ -262,9 +207,4 @@ def content(table: set[Element], steps: Sequence[Step]) -> Step | None:
     with comparing_none():
         order = list(table)
         last, held, _ = layout(table)  # type: ignore[arg-type]
-        for elements in (order, _placed(dict(zip(held, order, strict=True)), last)):
-            for name in ("add", "merge"):
-                step = name, tuple(elements)
-                if list(remade([step])) == order:
-                    return step
-    return None
+        return next((s for s in _ways(order, held, last) if list(remade([s])) == order), None)
