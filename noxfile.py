@@ -40,7 +40,7 @@ TORCHS_TRITON = "triton==3.7.1"  # that CUDA builds of the pinned torch bring
 def task(**options: Any) -> Callable[[Callable[[nox.Session], None]], Any]:
     """``nox.session``; with ``NOX_DISCARD=1`` an environment is deleted when its session ends.
 
-    All environments together take 28 GB of disk, the largest alone 5 GB.
+    Those with a torch for GPUs take 5 GB of disk each.
     """
 
     def register(function: Callable[[nox.Session], None]) -> Any:
