@@ -18,8 +18,9 @@ from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.exceptions import ExceptionValue
 from torchsmith_tracer._src.values.functions import FunctionValue
 from torchsmith_tracer._src.values.lazy import LazyValue
-from torchsmith_tracer._src.values.mappings import DictValue, SetValue
+from torchsmith_tracer._src.values.mappings import DictValue
 from torchsmith_tracer._src.values.python_instances import NewObjectValue, ObjectValue
+from torchsmith_tracer._src.values.sets import SetValue
 
 
 def new_trace() -> Compilation:
@@ -75,7 +76,7 @@ def to_host(value: Value, memo: dict[Value, object] | None = None) -> object:
             else {to_host(k): to_host(v) for k, v in value.table.values()}
         )
     if isinstance(value, SetValue):
-        return value.cls(to_host(v, memo) for v in value.table.values())
+        return value.cls(to_host(v, memo) for v in value.items)
     return value.as_constant()
 
 

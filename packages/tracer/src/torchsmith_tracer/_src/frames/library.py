@@ -16,7 +16,10 @@ import torch
 
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _TESTS = _STDLIB + "test" + os.sep  # programs that use the library
-_SITE = tuple(sysconfig.get_paths()[k] + os.sep for k in ("purelib", "platlib"))
+# Of this environment, and of the Python that it was made from.
+_PACKAGES = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
+_PACKAGES += [_STDLIB + name for name in ("site-packages", "dist-packages")]
+_SITE = tuple(path + os.sep for path in _PACKAGES)
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CALLING_MODULES = (
     os.path.join(_TORCH, "nn", "modules") + os.sep,
@@ -32,6 +35,10 @@ def is_library(code: CodeType) -> bool:
         return not path.startswith(_CALLING_MODULES)
     if path.startswith(("<torchsmith", "<frozen", _HERE)):
         return True
+    return _is_standard(path)
+
+
+def _is_standard(path: str) -> bool:
     return path.startswith(_STDLIB) and not path.startswith((_TESTS, *_SITE))
 
 
@@ -50,9 +57,9 @@ def is_library_module(name: str) -> bool:
     path = getattr(module, "__file__", None)
     if not isinstance(path, str):  # built or frozen into the interpreter, or made by torch
         return top in sys.stdlib_module_names or top in ("torch", "numpy")
-    if path.startswith((_TESTS, *_SITE)):
-        return path.startswith(_TORCH) or top == "numpy"
-    return path.startswith((_STDLIB, _TORCH))
+    if top == "numpy":  # installed anywhere; a file of the user's is no package
+        return hasattr(sys.modules.get(top), "__path__")
+    return path.startswith(_TORCH) or _is_standard(path)
 
 
 def is_ours(path: object) -> bool:

@@ -170,11 +170,16 @@ class Given:
     @comparing_none()
     def arranged(self) -> Given | None:
         """The same with steps that lead to the layout, if they are found."""
-        last, held, _ = self.layout
-        for step in _ways(self.elements, held, last):
-            made: Any = remade([step])
+        last, held, taken_out = self.layout
+        gone = [Element(Place(position), None) for position in taken_out]
+        at = dict(zip((*held, *taken_out), (*self.elements, *gone), strict=True))
+        positions = sorted(at)
+        discarded: list[Step] = [("discard", (element,)) for element in gone]
+        for step in _ways([at[position] for position in positions], positions, last):
+            steps = (step, *discarded)
+            made: Any = remade(steps)
             if list(made) == [*self.elements] and layout(made) == self.layout:
-                return replace(self, steps=(step,), exact=True)
+                return replace(self, steps=steps, exact=True)
         return None
 
 
