@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 import torchsmith_tracer as tracer
+from torchsmith_tracer._src.values.set_layouts import Given
 
 
 class Key:
@@ -243,3 +244,19 @@ def test_an_exception_in_the_middle_leaves_what_has_been_added():
     ours, eager = {1, 8, 0}, {1, 8, 0}
     assert compiled(torch.ones(1), ours)[0] == f(torch.ones(1), eager)[0]
     assert list(ours) == list(eager)
+
+
+def test_no_break_where_nobody_asks_for_the_order(monkeypatch):
+    """As if no way was found in which the set of the code's constants had been made."""
+    monkeypatch.setattr(Given, "arranged", lambda self: None)
+
+    def member(x, name):
+        return x + (name in {"cpu", "cuda", "xpu", "hpu", "mps"})
+
+    def order(x):
+        kinds = {"cpu", "cuda", "xpu", "hpu", "mps"}
+        return x + 1, list(kinds)
+
+    whole = tracer.compile(member, backend="eager", fullgraph=True)
+    assert whole(torch.ones(1), "xpu") == 2
+    assert tracer.compile(order, backend="eager")(torch.ones(1))[1] == order(torch.ones(1))[1]

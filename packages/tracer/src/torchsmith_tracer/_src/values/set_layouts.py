@@ -192,13 +192,43 @@ def given(table: AnySet, elements: Sequence[Element]) -> Given:
 
 
 def _ways(elements: Sequence[Element], held: Sequence[int], last: int) -> Iterator[Step]:
-    """How a table with ``elements`` at the positions ``held`` is likely to have been filled: in
-    their order, or such that those which found another in their place came later."""
-    moved = [e.hash & last != position for e, position in zip(elements, held, strict=True)]
-    later = [elements[i] for i in sorted(range(len(moved)), key=moved.__getitem__)]
-    for order in elements, later:
+    """How a table with ``elements`` at the positions ``held`` may have been filled: in their order,
+    or with those first that are where their hash says. They get there again when it grows."""
+    at = dict(zip(held, elements, strict=True))
+    moved = {element for position, element in at.items() if element.hash & last != position}
+    placed = _placed(at, last)
+    later = [*(e for e in placed if e not in moved), *(e for e in placed if e in moved)]
+    for order in elements, later, later[::-1]:
         yield "add", tuple(order)
         yield "merge", tuple(order)
+
+
+def _placed(at: dict[int, Element], last: int) -> list[Element]:
+    """The elements in an order in which each comes to its position: those that are in its way are
+    there before it."""
+    order: dict[Element, None] = {}
+    waiting = list(at)[::-1]
+    begun: set[int] = set()
+    while waiting:
+        position = waiting[-1]
+        before = itertools.takewhile(position.__ne__, _path(at[position].hash, last))
+        first = [] if position in begun else [p for p in before if p in at and p not in begun]
+        begun.add(position)
+        if first:
+            waiting += first
+        else:
+            order[at[waiting.pop()]] = None
+    return list(order)
+
+
+def _path(number: int, last: int) -> Iterator[int]:
+    """Where CPython looks for a place for an object with a hash."""
+    number &= (1 << 8 * _WORD) - 1
+    position = number & last
+    for _ in range(last + 65):
+        yield from range(position, position + (10 if position + 9 <= last else 1))
+        number >>= 5
+        position = (position * 5 + 1 + number) & last
 
 
 def content(table: set[Element], steps: Sequence[Step]) -> Step | None:

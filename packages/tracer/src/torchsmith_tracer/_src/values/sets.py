@@ -29,6 +29,7 @@ from torchsmith_tracer._src.values.set_layouts import (
     has_known_hash,
 )
 
+UNKNOWN = "a set that was made in an unknown way"
 CHANGED = "a set that its elements change while they are compared"
 
 
@@ -58,16 +59,18 @@ class SetValue(Growing, BuiltinObject):
         table: its elements, in a real set to which the same is done.
         entry: what it was at first.
         history: what has been done to it since.
+        doubtful: its order is not known: it began as a copy of a set made in an unknown way.
     """
 
     table: set[Element]
-    __slots__ = ("cls", "entry", "growing", "history", "table")
+    __slots__ = ("cls", "doubtful", "entry", "growing", "history", "table")
 
     def __init__(
         self, entry: Given | Unread = NOTHING, source: Source | None = None, cls: type = set
     ) -> None:
         self.source = source
         self.history: list[Step] = []
+        self.doubtful = False
         self.fill(entry)
         self.cls = cls
 
@@ -152,11 +155,13 @@ class SetValue(Growing, BuiltinObject):
 
     def settle(self, tx: Trace) -> None:
         """Guard what the order after changes depends on."""
+        if self.doubtful:
+            raise Unsupported("opaque-call", what=UNKNOWN)
         if self.entry is NOTHING or ("clear", ()) in self.history:
             return
         if not self.entry.exact:
             if (found := self.entry.arranged()) is None:
-                raise Unsupported("opaque-call", what="a set that was made in an unknown way")
+                raise Unsupported("opaque-call", what=UNKNOWN)
             self.entry = found
             self._lose()
         if self.source is not None:
@@ -165,6 +170,8 @@ class SetValue(Growing, BuiltinObject):
 
     def steps(self) -> list[Step]:
         """What leads to this set from an empty one."""
+        if self.doubtful:
+            raise Unsupported("cannot-rebuild", what=UNKNOWN)
         steps = [*self.entry.steps, *self.history]
         names = [name for name, _ in steps]
         if "clear" in names and "pop" not in names:  # ``pop`` remembers where it was, even then
@@ -230,14 +237,17 @@ class SetValue(Growing, BuiltinObject):
             return
         for element in elements:
             element.found = None
+        base = other.base_value()
         if not self.table:
             self.settle(tx)
+            if isinstance(base, SetValue) and all(has_known_hash(e.key) for e in elements):
+                real = self._begin_as(tx, base)
         with self._changing(tx, other):
             empty = set_layouts.shape(self.table)[0] == 0
             self.table.update(real)
-        base = other.base_value()
         if (
             empty
+            and not self.doubtful
             and isinstance(base, SetValue)
             and set_layouts.shape(base.table) == set_layouts.shape(self.table)
         ):  # the table has been copied as it is
@@ -245,6 +255,14 @@ class SetValue(Growing, BuiltinObject):
             self.history += [("discard" if name == "pop" else name, part) for name, part in steps]
         else:
             self.history.append(("merge", tuple(e.found or e for e in elements)))
+
+    def _begin_as(self, tx: Trace, base: SetValue) -> set[Element]:
+        """The table of ``base``, which is copied as it is if its size fits."""
+        try:
+            base.settle(tx)
+        except Unsupported:  # for that order nobody has asked so far
+            self.doubtful = True
+        return base.table
 
     def difference_update(self, tx: Trace, other: Value) -> None:
         """``set.difference_update`` of one iterable."""
@@ -494,8 +512,6 @@ def whole(tx: Trace, other: Value) -> tuple[list[Element], Any] | None:
     one of them; None for anything else."""
     base = other.base_value()
     if isinstance(base, SetValue):
-        if all(has_known_hash(element.key) for element in base.table):
-            base.settle(tx)
         return base.ordered(tx), base.table
     if isinstance(other, DictValue) and other.owner is None and other.python_type() is dict:
         found = [set_layouts.element(hkey, key) for hkey, (key, _) in other.table.items()]
