@@ -260,3 +260,21 @@ def test_no_break_where_nobody_asks_for_the_order(monkeypatch):
     whole = tracer.compile(member, backend="eager", fullgraph=True)
     assert whole(torch.ones(1), "xpu") == 2
     assert tracer.compile(order, backend="eager")(torch.ones(1))[1] == order(torch.ones(1))[1]
+
+
+def test_what_is_added_from_a_set_comes_in_its_order(monkeypatch):
+    """A set that has elements takes those of another one by one, however that was made."""
+    monkeypatch.setattr(Given, "arranged", lambda self: None)
+
+    def f(x, more):
+        names = {"first"}
+        names.update(more)
+        return x + 1, list(names), names
+
+    for seed in range(40):
+        generator = random.Random(seed)
+        more = {f"s{generator.randrange(10000)}" for _ in range(generator.randint(3, 25))}
+        tracer.reset()
+        _, inside, after = tracer.compile(f, backend="eager", fullgraph=True)(torch.ones(1), more)
+        expected = list(f(torch.ones(1), more)[1])
+        assert inside == expected and list(after) == expected

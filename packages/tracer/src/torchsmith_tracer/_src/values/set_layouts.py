@@ -173,9 +173,8 @@ class Given:
         last, held, taken_out = self.layout
         gone = [Element(Place(position), None) for position in taken_out]
         at = dict(zip((*held, *taken_out), (*self.elements, *gone), strict=True))
-        positions = sorted(at)
         discarded: list[Step] = [("discard", (element,)) for element in gone]
-        for step in _ways([at[position] for position in positions], positions, last):
+        for step in _ways(dict(sorted(at.items(), key=lambda place: place[0])), last):
             steps = (step, *discarded)
             made: Any = remade(steps)
             if list(made) == [*self.elements] and layout(made) == self.layout:
@@ -191,14 +190,13 @@ def given(table: AnySet, elements: Sequence[Element]) -> Given:
     return Given(elements, layout(table), finger(table), (("add", tuple(elements)),))
 
 
-def _ways(elements: Sequence[Element], held: Sequence[int], last: int) -> Iterator[Step]:
-    """How a table with ``elements`` at the positions ``held`` may have been filled: in their order,
-    or with those first that are where their hash says. They get there again when it grows."""
-    at = dict(zip(held, elements, strict=True))
+def _ways(at: dict[int, Element], last: int) -> Iterator[Step]:
+    """How a table with elements ``at`` positions may have been filled: in their order, or with
+    those first that are where their hash says. They get there again when it grows."""
     moved = {element for position, element in at.items() if element.hash & last != position}
     placed = _placed(at, last)
     later = [*(e for e in placed if e not in moved), *(e for e in placed if e in moved)]
-    for order in elements, later, later[::-1]:
+    for order in at.values(), later, later[::-1]:
         yield "add", tuple(order)
         yield "merge", tuple(order)
 
@@ -242,4 +240,5 @@ def content(table: set[Element], steps: Sequence[Step]) -> Step | None:
     with comparing_none():
         order = list(table)
         last, held, _ = layout(table)  # type: ignore[arg-type]
-        return next((s for s in _ways(order, held, last) if list(remade([s])) == order), None)
+        ways = _ways(dict(zip(held, order, strict=True)), last)
+        return next((step for step in ways if list(remade([step])) == order), None)

@@ -242,6 +242,9 @@ class SetValue(Growing, BuiltinObject):
             self.settle(tx)
             if isinstance(base, SetValue) and all(has_known_hash(e.key) for e in elements):
                 real = self._begin_as(tx, base)
+        elif isinstance(base, SetValue):  # whose own table may be another one than the real one's
+            with comparing_none():
+                real = dict.fromkeys(elements)
         with self._changing(tx, other):
             empty = set_layouts.shape(self.table)[0] == 0
             self.table.update(real)
