@@ -278,3 +278,16 @@ def test_what_is_added_from_a_set_comes_in_its_order(monkeypatch):
         _, inside, after = tracer.compile(f, backend="eager", fullgraph=True)(torch.ones(1), more)
         expected = list(f(torch.ones(1), more)[1])
         assert inside == expected and list(after) == expected
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_the_text_of_a_given_set_has_its_order(kind):
+    def f(x, given):
+        return x + 1, f"{given}", str(given), list(given)
+
+    for seed in range(20):
+        generator = random.Random(seed)
+        given = kind(f"s{generator.randrange(10000)}" for _ in range(generator.randint(3, 25)))
+        tracer.reset()
+        compiled = tracer.compile(f, backend="eager")
+        assert compiled(torch.ones(1), given)[1:] == f(torch.ones(1), given)[1:]

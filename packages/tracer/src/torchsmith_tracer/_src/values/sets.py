@@ -159,18 +159,24 @@ class SetValue(Growing, BuiltinObject):
             raise Unsupported("opaque-call", what=UNKNOWN)
         if self.entry is NOTHING or ("clear", ()) in self.history:
             return
-        if not self.entry.exact:
-            if (found := self.entry.arranged()) is None:
-                raise Unsupported("opaque-call", what=UNKNOWN)
-            self.entry = found
-            self._lose()
+        if not self._arrange():
+            raise Unsupported("opaque-call", what=UNKNOWN)
         if self.source is not None:
             source, why = ResultSource(self.source, set_layouts.layout), "where a set has elements"
             tx.builder.guard(source, GuardKind.CONSTANT, self.entry.layout, why)
 
+    def _arrange(self) -> builtins.bool:
+        """Find steps that lead to just the table that this set had at first."""
+        if not self.entry.exact:
+            if (found := self.entry.arranged()) is None:
+                return False
+            self.entry = found
+            self._lose()
+        return True
+
     def steps(self) -> list[Step]:
         """What leads to this set from an empty one."""
-        if self.doubtful:
+        if self.doubtful or not self._arrange():
             raise Unsupported("cannot-rebuild", what=UNKNOWN)
         steps = [*self.entry.steps, *self.history]
         names = [name for name, _ in steps]
