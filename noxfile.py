@@ -188,7 +188,9 @@ def fx_backend(session: nox.Session) -> None:
     tools(session, "pytest", "hypothesis", "pytest-xdist")
     install(session, "guards", "fx-backend")
     session.install("-q", TORCHS_TRITON)
-    pytest(session, "packages/fx-backend/tests/codegen_triton/test_interpreted.py")
+    interpreted = "packages/fx-backend/tests/codegen_triton/interpreted"
+    pytest(session, interpreted, "-n", "2", "-W", "ignore::RuntimeWarning",
+           env={"TRITON_INTERPRET": "1"})  # fmt: skip
     session.install("-q", "-U", "triton")
     pytest(session, "packages/fx-backend/tests", "-n", "2")
 
@@ -231,8 +233,9 @@ def integration(session: nox.Session) -> None:
     tools(session, "pytest", "pytest-xdist", "transformers")
     install(session, *SIBLINGS)
     zoo = "tests/integration/test_zoo.py"
-    pytest(session, "tests/integration", f"--ignore={zoo}")
-    pytest(session, zoo, "-n", "2")  # apart: the others patch classes of transformers
+    # A file is one worker's, and the zoo apart: the others patch classes of transformers.
+    pytest(session, "tests/integration", f"--ignore={zoo}", "-n", "2", "--dist", "loadfile")
+    pytest(session, zoo, "-n", "2")
 
 
 @task(python=MATRIX, tags=["ci"])

@@ -71,7 +71,7 @@ LOOPS = {
     "whole blocks": ((3, 256), 1, Config(1, 64, 4)),
     "one block": ((3, 128), 1, Config(1, 128, 4, twice=True)),
     "limited registers": ((3, 128), 1, Config(1, 64, 4, registers=64)),
-    "columns": ((3, 300, 20), 1, Config(8, 32, 4)),
+    "columns": ((2, 140, 20), 1, Config(8, 32, 4)),
     "parts": ((3, 33000), 1, Config(1, 8192, 4)),
     "parts of columns": ((600, 3), 0, Config(4, 64, 4)),
 }

@@ -44,10 +44,16 @@ INDICES = {
 }
 
 
+SUMMED = [
+    (1, torch.float32),
+    (130, torch.float32),
+    *((3, dtype) for dtype in (*kt.DTYPES, torch.float64)),
+]
+
+
 @kt.devices
-@pytest.mark.parametrize("dtype", [*kt.DTYPES, torch.float64], ids=str)
 @pytest.mark.parametrize("indices", list(INDICES))
-@pytest.mark.parametrize("width", [1, 3, 130])
+@pytest.mark.parametrize("width, dtype", SUMMED, ids=str)
 def test_sums(width: int, indices: str, dtype: torch.dtype, device: str) -> None:
     torch.manual_seed(0)
     index = INDICES[indices]()

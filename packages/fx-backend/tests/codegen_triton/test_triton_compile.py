@@ -373,7 +373,7 @@ def test_subnormals_survive_libdevice(cache: Path) -> None:
     assert not re.search(r"(add|mul|fma|sub)(\.rn)?\.ftz", usage.ptx)
 
 
-_ONE_CALL = """
+_CALLS = """
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
@@ -383,30 +383,28 @@ from torchsmith_fx_backend._src.codegen.triton import functions as ts
 @triton.jit
 def kernel(x, y):
     position = tl.program_id(0) + {position}
-    tl.store(y + position, {value})
 """
+_VALUES = (
+    "{}.exp(tl.load(x + position))",
+    "{}.exp(tl.load(x + position) - 2.0) * 3.0",
+    "1.0 / (1.0 + {}.exp(-tl.load(x + position)))",
+    "{}.rsqrt(tl.load(x + position))",
+    "tl.load(x + position) * {}.rsqrt(tl.load(x + position) + 1e-5)",
+)
 
 
 @pytest.mark.parametrize(
     "position, kind", [("0", "fp32"), ("tl.arange(0, 512)", "fp32"), ("0", "fp64")]
 )
-@pytest.mark.parametrize(
-    "value",
-    [
-        "{}.exp(tl.load(x + position))",
-        "{}.exp(tl.load(x + position) - 2.0) * 3.0",
-        "1.0 / (1.0 + {}.exp(-tl.load(x + position)))",
-        "{}.rsqrt(tl.load(x + position))",
-        "tl.load(x + position) * {}.rsqrt(tl.load(x + position) + 1e-5)",
-    ],
-)
 def test_instructions_written_out_are_those_of_libdevice(
-    value: str, position: str, kind: str, tmp_path: Path
+    position: str, kind: str, tmp_path: Path
 ) -> None:
     found = []
     for module in ("libdevice", "ts"):
         path = tmp_path / f"{module}.py"
-        path.write_text(_ONE_CALL.format(position=position, value=value.format(module)))
+        values = (f"{value.format(module)})\n" for value in _VALUES)
+        lines = (f"    tl.store(y + {n} * 4096 + position, {v}" for n, v in enumerate(values))
+        path.write_text(_CALLS.format(position=position) + "".join(lines))
         signature = {"x": f"*{kind}", "y": f"*{kind}"}
         options = {"enable_reflect_ftz": False, "enable_fp_fusion": True}
         job = Job(path.read_text(), str(path), ["kernel"], signature, (0, 1), 90, options)
@@ -417,7 +415,7 @@ def test_instructions_written_out_are_those_of_libdevice(
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         names = re.findall(r"/\*[0-9a-f]{4,}\*/ +(?:@\S+ )?([A-Z][\w.]*)", text)
         found.append(sorted(name for name in names if name.startswith(("F", "MUFU", "D"))))
-    assert found[0]
+    assert len([name for name in found[0] if name.startswith("MUFU")]) >= len(_VALUES)
     assert found[0] == found[1]
 
 

@@ -41,7 +41,7 @@ torch.where({x} > {y}, {x}, {y}.to(torch.{kind}))
 ({x} > 0) * {y}
 ({x} > 0).sum({dim}) + {y}.sum()
 {y}.masked_fill({x} > 0, -1)
-torch.masked_scatter({y}, {x} > 0, {y}.flip(0))
+torch.masked_scatter({y}, {x} > 0, torch.broadcast_tensors({y}, {x})[0].flip(0))
 """
 MIXED = """
 {x} + {y}

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import torch
 from loop_reference import evaluate
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 from torchsmith_fx_backend._src import driver
 from torchsmith_fx_backend._src.codegen.wrapper import print_wrapper
 from torchsmith_fx_backend._src.loops.ir import Kernel
@@ -49,6 +52,7 @@ class Machine:
     """Collects plans while installed; a subclass makes them run."""
 
     signs = False  # whether zeros have eager's signs: torch's own depend on the vector width
+    device: torch.device | None = None  # that plans are made for, if not that of the inputs
 
     def __init__(self) -> None:
         self.noted: list[Noted] = []
@@ -76,6 +80,10 @@ class Machine:
         """The callable of one plan."""
         raise NotImplementedError
 
+    def excuses(self, source: str, problem: str) -> bool:
+        """Whether a problem of the program ``source`` is the machine's, not of what it runs."""
+        return False
+
 
 class Interpreted(Machine):
     """Runs the wrapper on tensors, with ``kernel`` run by a function of this process."""
@@ -88,8 +96,13 @@ class Interpreted(Machine):
         launches = [s for s in plan.steps if isinstance(s, Launch)]
         names = [f"kernel_{number}" for number in range(len(launches))]
         wrapper = print_wrapper(plan, names, name="graph", pointers=False)
+        text = wrapper.text
+        if self.device is not None:
+            text = text.replace(repr(str(self.device)), "'cpu'").replace(
+                f'"{self.device}"', "'cpu'"
+            )
         namespace: dict[str, object] = {}
-        exec(compile(wrapper.text, "<wrapper>", "exec"), namespace)
+        exec(compile(text, "<wrapper>", "exec"), namespace)
         namespace.update(wrapper.bindings)
         namespace.update(plan.constants)
         for name, step in zip(names, launches, strict=True):
@@ -113,6 +126,52 @@ class Reference(Interpreted):
     def kernel(self, kernel: Kernel, tensors: Sequence[torch.Tensor], symbols: dict) -> None:
         print_kernel(kernel)
         evaluate(kernel, tensors, symbols)
+
+
+class Planned(Reference):
+    """Plans as they are made for a GPU, whose rules and fusions are others, without one: passes and
+    scheduling are told that what was captured on a CPU lies there."""
+
+    device = torch.device("cuda:0")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved: list[FakeTensor] = []
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        kept = driver.run_passes
+
+        def run_passes(graph: fx.Graph, *args: object, **kwargs: object) -> None:
+            self._move(graph)
+            kept(graph, *args, **kwargs)
+
+        driver.run_passes = run_passes
+        try:
+            with super().installed():
+                yield
+        finally:
+            driver.run_passes = kept
+
+    def excuses(self, source: str, problem: str) -> bool:
+        if "float('nan')" in source:  # GPUs have another rule for bounds that are NaN
+            return True
+        return "not linked with support for" in problem or "on the same device" in problem
+
+    def _move(self, graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            for value in pytree.tree_leaves(node.meta.get("val")):
+                if isinstance(value, FakeTensor) and value.fake_device != self.device:
+                    value.fake_device = self.device
+                    self._moved.append(value)
+            if "device" in node.kwargs:
+                node.kwargs = {**node.kwargs, "device": self.device}
+
+    def _note(self, plan: Plan) -> Noted:
+        for value in self._moved:  # a training call makes tensors as they tell
+            value.fake_device = torch.device("cpu")
+        self._moved.clear()
+        return super()._note(plan)
 
 
 class Triton(Interpreted):
@@ -205,4 +264,5 @@ MACHINES: dict[str, type[Machine]] = {
     "c": Native,
     "triton": Triton,
     "gpu": Gpu,
+    "planned": Planned,
 }

@@ -13,7 +13,7 @@ import torch
 TESTS = Path(__file__).parent.parent
 sys.path.insert(0, str(TESTS))
 
-from composition.machines import Native, Reference  # noqa: E402
+from composition.machines import Native, Planned, Reference  # noqa: E402
 from fuzz_composition import report, run  # noqa: E402
 
 
@@ -39,6 +39,12 @@ def test_compositions_in_the_reference_evaluator(block):
 @pytest.mark.parametrize("block", range(4))
 def test_compositions_with_symbolic_sizes(block):
     check(range(block * 20, block * 20 + 20), Reference(), symbolic=True)
+
+
+@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+def test_compositions_as_planned_for_a_gpu(symbolic, large):
+    check(range(2000, 2080), Planned(), symbolic, large)
 
 
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])

@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from composition import sessions, ways
-from composition.machines import Native, Reference
+from composition.machines import Native, Planned, Reference
 from fuzz_gradients import report, run
 
 
@@ -18,6 +18,12 @@ def test_gradients_of_compositions(block):
     counts, failures = run(seeds, Reference(), most=3)
     assert not failures, "\n".join(report(*failure) for failure in failures)
     assert counts["run"] >= 0.7 * len(seeds)
+
+
+def test_gradients_of_compositions_as_planned_for_a_gpu():
+    counts, failures = run(range(2000, 2080), Planned(), most=3)
+    assert not failures, "\n".join(report(*failure) for failure in failures)
+    assert counts["run"] >= 0.7 * 80
 
 
 def test_gradients_of_compositions_in_c():

@@ -14,7 +14,7 @@ from torch import fx
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from composition.check import compare, prepare
-from composition.machines import Native, Reference
+from composition.machines import Native, Planned, Reference
 from composition.programs import Input, Program, Step
 from torchsmith_fx_backend import Settings, compile_graph
 from torchsmith_fx_backend._src.backend import smith
@@ -352,3 +352,16 @@ def test_numbers_read_from_what_is_written_before_and_after(part, write, read):
         machine.prepare()
         assert compare(ready, machine.signs) is None
         assert not (symbolic and ready.skipped)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("reduction", ["std([1, 0])", "sum()", "float().mean([0, 1])", "amax()"])
+def test_sums_in_any_order_are_not_joined_with_reductions_of_what_they_add(reduction, first):
+    scatter = Step("v0", "x2.scatter_add(1, (x0 > 0).long() * 0, x0)", ("x2", "x0"))
+    total = Step("v1", f"x0.{reduction}", ("x0",))
+    steps = (scatter, total) if first else (total, scatter)
+    inputs = tuple(Input((4, 4), torch.float32, seed=n) for n in range(3))
+    machine = Planned()
+    ready = prepare(Program(inputs, steps, ("v0", "v1"), rounds=True), machine, symbolic=False)
+    machine.prepare()
+    assert ready.compiled is not None and compare(ready, machine.signs) is None

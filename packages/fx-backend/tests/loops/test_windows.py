@@ -243,7 +243,8 @@ def test_other_convolutions_of_rows_are_left_to_the_library():
 def test_sums_of_patches(name, dtype):
     size, kernel, options = FOLDED[name]
     image = torch.randn(2, 3, *size)
-    for x in (image, image[0], image.to(memory_format=torch.channels_last)):
+    others = (image[0], image.to(memory_format=torch.channels_last))
+    for x in (image, *(others if dtype is torch.float32 else ())):
         # Sums of such numbers are exact; eager's on a CPU round after each addition.
         patches = F.unfold(x, kernel, **options).cos().mul(4).round().to(dtype)
         for given in (patches, patches.mT.contiguous().mT):

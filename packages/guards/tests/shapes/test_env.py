@@ -333,3 +333,11 @@ def test_an_equality_with_one_solution_is_that_number(env, name):
     assert bool(condition(symbol))
     assert (env.simplify(expr_of(symbol)).text() == "6") is alone
     assert env.guards
+
+
+@pytest.mark.parametrize("write", [lambda n: 3 % (n // 7), lambda n: 12 // (n // 7)])
+def test_conditions_whose_divisor_is_zero_for_all_smaller_sizes(write):
+    env = ShapeEnv()
+    n = env.create_symbol(7, size(0))
+    assert bool(write(n) == write(7))
+    assert env.guards

@@ -49,8 +49,8 @@ class Member:
 
     @property
     def meets(self) -> bool:
-        """Whether points may write the same element, in an order that counts."""
-        return self.mode.ordered
+        """Whether points may write the same element, and more than one of them counts."""
+        return self.mode is not StoreMode.SET
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +309,16 @@ class Nest(Builder):
     # ------------------------------------------------------------------------------ scatters
 
     def meets(self) -> bool:
-        """Whether points of a member may write the same element, in an order that counts."""
+        """Whether points of a member may meet: then the nest has no reductions."""
         return any(member.meets for member in self.members.values())
+
+    def out_of_order(self) -> bool:
+        """Whether points of a member meet along reductions, or in an order that is not theirs."""
+        return any(
+            self.reduced is not None or (member.mode.ordered and not self.in_order(member.walked))
+            for member in self.members.values()
+            if member.meets
+        )
 
     def in_order(self, walked: Coords) -> bool:
         """Whether the nest's order of points is the row-major one of ``walked``."""

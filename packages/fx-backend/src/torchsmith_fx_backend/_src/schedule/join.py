@@ -59,11 +59,7 @@ def join_nests(host: Nest, guest: Nest, there: Coords, here: Coords) -> Nest | N
     for node in host.nodes:
         place.append(_take(merged, renumber(node, place), taken, stored))
     _bring(merged, host, place)
-    if mixed(merged.nodes):
-        return None
-    if any(m.meets and not merged.in_order(m.walked) for m in merged.members.values()):
-        return None
-    return merged
+    return None if mixed(merged.nodes) or merged.out_of_order() else merged
 
 
 def _reduces_along(nest: Nest, axes: tuple[int, ...]) -> bool:

@@ -21,7 +21,10 @@ def bounds(expr: SymExpr, ranges: Mapping[Symbol, Range]) -> Range:
         for s in expr.free_symbols
         if s in ranges
     }
-    result = ex.substitute(expr, {s: n for s, n in narrowed.items() if n is not s})
+    try:
+        result = ex.substitute(expr, {s: n for s, n in narrowed.items() if n is not s})
+    except ZeroDivisionError:  # a divisor is zero wherever the symbols may lie: it has no value
+        return expr.lo, expr.hi
     return result.lo, result.hi
 
 
