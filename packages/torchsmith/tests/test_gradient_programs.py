@@ -149,3 +149,38 @@ def test_hooks_on_results_change_gradients(name, history):
         sum((r * r).sum() for r in results).backward()
         sides.append([*alone, x.grad])
     torch.testing.assert_close(*sides)
+
+
+class Saved(torch.autograd.Function):
+    """Its gradient is what it kept, whatever comes from behind."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.saved_tensors[0]
+
+
+KEPT = {
+    "argument": lambda x: Saved.apply(x).sum(),
+    "computed": lambda x: Saved.apply(x + 1).sum(),
+    "result": lambda x: (Saved.apply(x.sin()), x.sin()),
+    "nothing": lambda x: (x[:0] + 3).cummax(-1)[0].sum(),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_gradients_that_the_forward_pass_computed(name):
+    grads = []
+    for function in (KEPT[name], torchsmith.compile(KEPT[name])):
+        leaf = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+        for _ in range(2):
+            result = function(leaf)
+            loss = result if isinstance(result, torch.Tensor) else sum(r.sum() for r in result)
+            loss.backward(retain_graph=True)
+            loss.backward()
+        grads.append(leaf.grad)
+    torch.testing.assert_close(*grads)

@@ -298,13 +298,14 @@ def backward_graph(
         stack = [node]
         while stack:
             current = stack[-1]
+            if current in env:
+                stack.pop()
+                continue
             missing = [arg for arg in current.all_input_nodes if arg not in env]
             if missing:
                 stack += missing
                 continue
             stack.pop()
-            if current in env:
-                continue
             if current not in backward and current.op != "get_attr":
                 if not is_recomputable(current, budget):
                     raise UnsupportedError(what=f"a backward pass that needs {current.name} again")
