@@ -184,3 +184,28 @@ def test_gradients_that_the_forward_pass_computed(name):
             loss.backward()
         grads.append(leaf.grad)
     torch.testing.assert_close(*grads)
+
+
+class Twins(torch.autograd.Function):
+    """Two results in one memory, each with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx, x, way):
+        result = x.exp()
+        return result, way(result)
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first + 2 * second.view_as(first), None
+
+
+@pytest.mark.parametrize("way", [torch.detach, torch.flatten, lambda x: x.view(-1)])
+def test_results_of_a_function_that_share_memory_have_gradients_each(way):
+    grads = []
+    for function in (Twins.apply, torchsmith.compile(lambda x, way: Twins.apply(x + 0, way))):
+        leaf = torch.ones(2, 3, requires_grad=True)
+        results = function(leaf, way)
+        assert all(result.requires_grad for result in results)
+        sum(result.sum() for result in results).backward()
+        grads.append(leaf.grad)
+    assert torch.equal(*grads)

@@ -105,6 +105,8 @@ SAME_FOR_ALL_LANES = {
     "of a row": (lambda x, w: (x * w.exp()).sum(0), 0),
     "in two passes": (lambda x, w: (y := x + w.exp().log1p(), y - y.mean(0))[1].sum(0), 0),
     "beside what differs": (lambda x, w: (x.exp() * w.exp()).sum(0), 1),
+    "before a scan": (lambda x, w: (x + w.exp()).cumsum(0), 0),
+    "of a scan": (lambda x, w: (w + x[0] * 0).cumsum(0).exp(), 1),
 }
 
 

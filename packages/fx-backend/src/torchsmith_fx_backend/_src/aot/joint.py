@@ -560,7 +560,8 @@ class _Collector:
             self.made.add(id(leaf))
         nodes = _between(leaf, owner) if leaf.requires_grad else []
         own = torch.autograd.function.BackwardCFunction  # a derivative of the user's
-        if any(fn in self.hooked or isinstance(fn, own) for fn in nodes):
+        twin = leaf is not owner and leaf.grad_fn is not None and leaf.grad_fn is owner.grad_fn
+        if twin or any(fn in self.hooked or isinstance(fn, own) for fn in nodes):
             raise UnsupportedError(what="a view with a hook, or that an autograd function gave")
         if any(step.target in LAZY for step in value.steps):
             raise UnsupportedError(what="a lazily conjugated result of a differentiated graph")

@@ -297,15 +297,13 @@ def backward_graph(
         """Copy ``node`` behind what it needs; values computed again come right before use."""
         stack = [node]
         while stack:
-            current = stack[-1]
-            if current in env:
-                stack.pop()
-                continue
+            current = stack.pop()
             missing = [arg for arg in current.all_input_nodes if arg not in env]
-            if missing:
-                stack += missing
+            if current in env:
                 continue
-            stack.pop()
+            if missing:
+                stack += (current, *missing)
+                continue
             if current not in backward and current.op != "get_attr":
                 if not is_recomputable(current, budget):
                     raise UnsupportedError(what=f"a backward pass that needs {current.name} again")

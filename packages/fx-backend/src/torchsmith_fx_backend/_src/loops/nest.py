@@ -314,11 +314,9 @@ class Nest(Builder):
 
     def out_of_order(self) -> bool:
         """Whether points of a member meet along reductions, or in an order that is not theirs."""
-        return any(
-            self.reduced is not None or (member.mode.ordered and not self.in_order(member.walked))
-            for member in self.members.values()
-            if member.meets
-        )
+        meeting = [member for member in self.members.values() if member.meets]
+        strict = (member for member in meeting if member.mode.ordered)
+        return bool(meeting and self.reduced) or not all(self.in_order(m.walked) for m in strict)
 
     def in_order(self, walked: Coords) -> bool:
         """Whether the nest's order of points is the row-major one of ``walked``."""

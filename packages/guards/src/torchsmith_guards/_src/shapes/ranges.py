@@ -16,11 +16,8 @@ def bounds(expr: SymExpr, ranges: Mapping[Symbol, Range]) -> Range:
     if expr.free_symbols.isdisjoint(ranges):
         return expr.lo, expr.hi
     # Stand-in symbols with the tighter bounds: the constructors then derive the rest.
-    narrowed = {
-        s: ex.symbol(s.name, *ranges[s], floating=s.floating)
-        for s in expr.free_symbols
-        if s in ranges
-    }
+    given = expr.free_symbols & ranges.keys()
+    narrowed = {s: ex.symbol(s.name, *ranges[s], floating=s.floating) for s in given}
     try:
         result = ex.substitute(expr, {s: n for s, n in narrowed.items() if n is not s})
     except ZeroDivisionError:  # a divisor is zero wherever the symbols may lie: it has no value

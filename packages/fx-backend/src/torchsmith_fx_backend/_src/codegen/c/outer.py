@@ -57,7 +57,7 @@ def _block(out: Emitter, lane: int, block: int) -> None:
         ctype = scalars.value_type(scalars.dtype_of(facts.kernel, p))
         out.line(f"{ctype} lanes{p}[{block}];")
     everything = range(len(body))
-    _hoist(out, [p for p in everything if not facts.full[p]], lane, facts.reduce_axes)
+    hoist(out, [p for p in everything if not facts.full[p]], lane, facts.reduce_axes)
     done = 0
     ready: set[int] = set()
     for one in plan_passes(facts, buffers=False):
@@ -82,7 +82,7 @@ def _block(out: Emitter, lane: int, block: int) -> None:
             out.emit(stores)
 
 
-def _hoist(out: Emitter, positions: Iterable[int], lane: int, inner: Iterable[int]) -> None:
+def hoist(out: Emitter, positions: Iterable[int], lane: int, inner: Iterable[int]) -> None:
     """Statements for those values that are the same for all lanes and do not change along the
     ``inner`` axes: gcc leaves an exponential, say, in a vector loop though it is the same there."""
     changing = {lane, *inner}
@@ -122,11 +122,11 @@ def _walk(
     *slow, fast = facts.reduce_axes
     unroll = 1 if stores else _unroll(facts, one, accumulators)
     end = out.index(facts.kernel.ranges[fast])
-    _hoist(out, one.needed, lane, facts.reduce_axes)
+    hoist(out, one.needed, lane, facts.reduce_axes)
     with ExitStack() as nest:
         for depth, axis in enumerate(slow):
             nest.enter_context(out.block(out.loop_header(axis)))
-            _hoist(out, one.needed, lane, facts.reduce_axes[depth + 1 :])
+            hoist(out, one.needed, lane, facts.reduce_axes[depth + 1 :])
         if unroll > 1:
             at = f"r{accumulators[0].position}"  # passes may share a scope
             out.line(f"int64_t {at} = 0;")
@@ -149,7 +149,7 @@ def _walk(
         else:
             out.open(out.loop_header(fast))
         flat = out.index(flat_position(facts))
-        _hoist(out, one.needed, lane, ())
+        hoist(out, one.needed, lane, ())
         out.simd(lane)
         with out.block(_LANES):
             out.line(f"const int64_t i{lane} = low + l;")

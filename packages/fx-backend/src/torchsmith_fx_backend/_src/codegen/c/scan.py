@@ -8,6 +8,7 @@ from __future__ import annotations
 from torchsmith_fx_backend._src.codegen.c.accumulate import scan
 from torchsmith_fx_backend._src.codegen.c.analysis import Facts, static
 from torchsmith_fx_backend._src.codegen.c.emit import Emitter, flat_position
+from torchsmith_fx_backend._src.codegen.c.outer import hoist
 from torchsmith_fx_backend._src.codegen.c.passes import DEAR
 from torchsmith_fx_backend._src.codegen.c.waiting import SHORT, keep, make_room, take
 from torchsmith_fx_backend._src.loops.ir import Compute, Scan, Store
@@ -54,12 +55,19 @@ def _rows(out: Emitter, lane: int | None) -> None:
         return
     header = out.loop_header(lane, "low", "high")
     with out.loops(facts.reduce_axes):
+        hoist(out, _before_scans(facts, full), lane, ())
         out.line("#pragma omp simd")
         with out.block(header):
             out.emit(facts.closure(full))
     if outer:  # last: they may be stored over what is read above
         with out.block(header):
             out.emit(outer)
+
+
+def _before_scans(facts: Facts, full: list[int]) -> list[int]:
+    """Those of ``full`` that no scan has a part in."""
+    scans = {p for p in full if isinstance(facts.kernel.body[p], Scan)}
+    return [p for p in full if scans.isdisjoint(facts.closure([p]))]
 
 
 def _walk(out: Emitter, full: list[int]) -> None:
