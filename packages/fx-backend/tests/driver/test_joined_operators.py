@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torchsmith_fx_backend import Settings, compile_graph, make_fx
+from torchsmith_fx_backend._src.driver import functional_graph
 
 EDGES = torch.tensor([0.0, -0.0, 1, -1, torch.inf, -torch.inf, torch.nan, 1e4, -1e4, 88, 5e-8])
 ALL = torch.cartesian_prod(EDGES, EDGES)
@@ -29,6 +30,24 @@ def once_and_again(x):
         torch.stack([last] * 3, -1),
         torch.cat([x, x * 2, x], 2),
         torch.cat([x[:0]] * 3),
+    ]
+
+
+def after_nothing(x):
+    """What caches do first: they begin as a row of no elements."""
+    nothing, last = (
+        torch.zeros(0, dtype=torch.float64).to(x),
+        x.to(memory_format=torch.channels_last),
+    )
+    return [
+        torch.cat([nothing, x.transpose(1, 2)], -2),
+        torch.cat([x.transpose(0, 3), nothing], 0),
+        torch.cat([nothing, last], 1),
+        torch.cat([nothing, last, nothing, last * 2], 1),
+        torch.cat([nothing, x[:0]]),
+        torch.cat([nothing, nothing.double()]),
+        torch.cat([nothing, x[0, 0, 0]]),
+        torch.cat([nothing.double(), x]),
     ]
 
 
@@ -58,6 +77,13 @@ def test_elements_filled_with_a_value_of_a_tensor():
 
 def test_one_tensor_several_times():
     compared(once_and_again, IMAGE)
+
+
+def test_what_comes_after_nothing():
+    compared(after_nothing, IMAGE)
+    graph = functional_graph(make_fx(lambda x: after_nothing(x)[0])(IMAGE), [IMAGE]).module.graph
+    (cat,) = graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
+    assert len(cat.args[0]) == 1
 
 
 @pytest.mark.parametrize("dim", [0, 2])

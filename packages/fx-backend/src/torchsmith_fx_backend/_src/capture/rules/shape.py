@@ -114,8 +114,13 @@ def _unbind(m: Mode, x: Tensor, dim: int = 0) -> Any:
 
 @rule(aten.cat.default)
 def _cat(m: Mode, tensors: Sequence[Tensor], dim: int = 0) -> Any:
-    """One tensor several times: a kernel need not ask which of them an element is from."""
+    """Without rows of no elements, as caches begin, whose results are contiguous. One tensor
+    several times: a kernel need not ask which of them an element is from."""
     x = tensors[0]
+    full = [t for t in tensors if t.dim() != 1 or not holds(t.shape, 0)]
+    if 0 < len(full) < len(tensors) and len({(t.dtype, t.device) for t in tensors}) == 1:
+        made = m.call(aten.cat.default, full, dim)
+        return made if is_contiguous(made) else NotImplemented
     if len(tensors) < 2 or any(t is not x for t in tensors) or not x.dim() or holds(x.shape, 0):
         return NotImplemented
     found = layout_of(aten.cat.default, (tensors, dim))
