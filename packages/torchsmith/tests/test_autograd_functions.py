@@ -81,7 +81,8 @@ def steps(program, seed, count):
             wanted = [r for r in results if r.requires_grad]
             tangents = [torch.randn_like(r) for r in wanted]
             for again in range(1 + seed % 2) if wanted else ():
-                torch.autograd.backward(wanted, tangents, retain_graph=again < seed % 2)
+                fresh = [t.clone() for t in tangents]  # eager may add to what a leaf takes over
+                torch.autograd.backward(wanted, fresh, retain_graph=again < seed % 2)
         except (RuntimeError, TypeError) as error:
             return [*seen, type(error)]
         seen += [leaf.grad for leaf in leaves]
