@@ -1,5 +1,6 @@
 """``backward`` and ``torch.autograd.grad`` inside, ``.grad`` read and written."""
 
+import random
 import warnings
 
 import pytest
@@ -431,3 +432,40 @@ def test_a_computed_argument_is_written(make, write):
         sides.append((out, y, grad))
     for mine, true in zip(*sides):
         assert torch.equal(mine, true)
+
+
+FROM_OUTSIDE = {
+    # name -> (what asks for gradients of w and y, which is computed from w before, one graph)
+    "of what is behind": (lambda w, y: torch.autograd.grad(y, [w]), False),
+    "unused allowed": (lambda w, y: torch.autograd.grad(y, [w], allow_unused=True), False),
+    "one of two ways": (lambda w, y: torch.autograd.grad(y * w.sum(), [w]), False),
+    "both": (lambda w, y: torch.autograd.grad(y * 2, [w, y], allow_unused=True), False),
+    "by keywords": (lambda w, y: torch.autograd.grad(inputs=w, outputs=y * 2), False),
+    "of itself alone": (lambda w, y: torch.autograd.grad(y * w.sum(), y), True),
+    "of its own": (lambda w, y: torch.autograd.grad(y.detach() * w.sum(), w), True),
+}
+
+
+@pytest.mark.parametrize("name", FROM_OUTSIDE)
+def test_gradients_through_what_was_computed_before(name):
+    fn, one_graph = FROM_OUTSIDE[name]
+    compiled = torchsmith_tracer.compile(fn, backend="eager", fullgraph=one_graph)
+    for _ in range(2):
+        w = leaf(3)
+        expected, found = (f(w, w.square().sum()) for f in (fn, compiled))
+        torch.testing.assert_close(found, expected)
+
+
+def test_gradients_behind_a_break():
+    rng = [random.Random(4) for _ in range(2)]
+    model = nn.Linear(3, 2)
+
+    def fn(x, rng):
+        loss = model(x).square().sum()
+        chosen = [p for p in model.parameters() if rng.random() < 2]
+        torch._dynamo.graph_break()
+        return torch.autograd.grad(loss, chosen, allow_unused=True)
+
+    x = torch.randn(4, 3)
+    compiled = torchsmith_tracer.compile(fn, backend="eager")
+    torch.testing.assert_close(compiled(x, rng[0]), fn(x, rng[1]))

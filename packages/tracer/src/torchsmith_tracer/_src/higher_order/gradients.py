@@ -168,31 +168,11 @@ def _leaves(tx: Trace, roots: Sequence[TensorValue]) -> list[TensorValue]:
     Raises:
         Unsupported: the history leads out of the trace, or hooks of the user's would run.
     """
-    known = tx.builder.leaves
-    found: dict[TensorValue, None] = {}
-    todo: list[object] = []
-    seen: set[object] = set()
-
-    def reach(fake: torch.Tensor) -> None:
-        leaf = known.get(id(fake))
-        if leaf is None:
-            what = "a backward pass through a tensor whose history began before"
-            raise Unsupported("opaque-call", what=what)
-        found[leaf] = None
-
-    for root in roots:
-        if root.fake.grad_fn is None and root.fake.requires_grad:
-            reach(root.fake)
-        todo.append(root.fake.grad_fn)
-    while todo:
-        fn = todo.pop()
-        if fn is None or fn in seen:
-            continue
-        seen.add(fn)
-        variable = getattr(fn, "variable", None)
-        if isinstance(variable, torch.Tensor):
-            reach(variable)
-        todo += [following for following, _ in fn.next_functions]  # type: ignore[attr-defined]
+    reached = [(fake, tx.builder.leaves.get(id(fake))) for fake in _reached(roots)]
+    found = [leaf for _, leaf in reached if leaf is not None]
+    if len(found) < len(reached):
+        what = "a backward pass through a tensor whose history began before"
+        raise Unsupported("opaque-call", what=what)
     for leaf in found:
         if leaf.real is None or leaf.source is None:
             continue
@@ -200,12 +180,43 @@ def _leaves(tx: Trace, roots: Sequence[TensorValue]) -> list[TensorValue]:
             hooks = tx.world.computed(leaf.real, leaf.source, name)
             if not tx.interp.is_none(hooks) and tx.interp.truth(hooks):
                 raise Unsupported("opaque-call", what="a backward pass that runs hooks")
-    return list(found)
+    return found
+
+
+def _reached(roots: Sequence[Value], stop: object = None) -> list[torch.Tensor]:
+    """Tensors without a history in the trace that a backward pass from ``roots`` reaches, not
+    looking behind the node ``stop``, in a fixed order."""
+    found: dict[int, torch.Tensor] = {}
+    todo: list[object] = []
+    seen = {stop}
+    for root in roots:
+        if isinstance(root, TensorValue):
+            if root.fake.grad_fn is None and root.fake.requires_grad:
+                found[id(root.fake)] = root.fake
+            todo.append(root.fake.grad_fn)
+    while todo:
+        fn = todo.pop()
+        if fn is None or fn in seen:
+            continue
+        seen.add(fn)
+        variable = getattr(fn, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            found[id(variable)] = variable
+        todo += [following for following, _ in fn.next_functions]  # type: ignore[attr-defined]
+    return list(found.values())
 
 
 @handles(torch.autograd.grad)
-def _grad(tx: Trace, *args: Value, **kwargs: Value) -> Value:
+def _grad(tx: Trace, outputs: Value, inputs: Value, *args: Value, **kwargs: Value) -> Value:
     tx.graph.need_history()
     refuse_pending(tx)
+    asked = _several(tx, inputs)  # what is behind one of several may have come from another one
+    alone = getattr(asked[0], "fake", None) if len(asked) == 1 else None
+    reached = _reached(_several(tx, outputs), getattr(alone, "grad_fn", None))
+    if any(id(fake) not in tx.builder.leaves for fake in reached):
+        raise Unsupported(
+            "opaque-call", what="gradients through tensors whose history began before"
+        )
+    args = (outputs, inputs, *args)
     with without_anomalies():
         return tx.graph.call_function(torch.autograd.grad, args, kwargs)
