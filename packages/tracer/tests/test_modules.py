@@ -279,6 +279,29 @@ def test_a_hook_added_later_runs_at_each_of_several_calls(broken, everywhere):
     assert len(ran) == 6
 
 
+@pytest.mark.parametrize("kind", ["forward", "forward_pre"])
+def test_hooks_on_all_modules_of_traced_code_run(kind):
+    layer, ran = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), []
+    register = getattr(nn.modules.module, f"register_module_{kind}_hook")
+
+    def program(x):
+        before = layer(x)
+        handle = register(lambda module, *_: ran.append(type(module).__name__))
+        try:
+            (layer(before) + layer[0](x)).sum().backward()
+        finally:
+            handle.remove()
+        return layer(x)
+
+    x = torch.randn(2, 3)
+    seen = []
+    for run in (program, compiled := torchsmith_tracer.compile(program, backend="eager"), compiled):
+        ran.clear()
+        run(x)
+        seen.append([*ran])
+    assert len(seen[0]) == 4 and seen[1:] == [seen[0]] * 2
+
+
 def passes_on(call):
     def wrapper(*args, times=1, **kwargs):
         return call(*args, **kwargs) * times

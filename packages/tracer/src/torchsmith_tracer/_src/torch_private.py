@@ -213,11 +213,6 @@ def backward_hooks_of(module: torch.nn.Module) -> tuple[list[Any], list[Any]]:
     return full, own._get_backward_pre_hooks()
 
 
-def global_hooks_empty() -> bool:
-    """True when no hook for all modules is registered."""
-    return not any(getattr(_module, name) for name in GLOBAL_HOOKS)
-
-
 def attention_switches() -> bytes:
     """Which kernels attention may take, and in which order; torch's own change of it is none."""
     cudnn, flash, mem_efficient, math_, overrideable, read = _READS

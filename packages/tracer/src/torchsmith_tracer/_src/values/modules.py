@@ -100,10 +100,8 @@ class ModuleValue(ObjectValue):
         if stored is not None:
             return (stored if isinstance(stored, DictValue) else None), True
         assert self.obj is not None
-        known = tx.builder.known(self.obj.__dict__.get(table))
-        if isinstance(known, DictValue) and known in tx.journal.mutated:
-            return known, True
-        return None, False
+        known = _changed(tx, self.obj.__dict__.get(table))
+        return known, known is not None
 
     def _has(self, tx: Trace, table: str, name: str) -> bool:
         """Whether a table has a name by now; guarded where traced code has not changed it."""
@@ -206,14 +204,21 @@ class ModuleValue(ObjectValue):
         for name in hooks:
             if attrs.get(name) or name in changed or self.changed_table(tx, name)[1]:
                 return False
-        if not torch_private.global_hooks_empty():
+        everywhere = [torch_private.module_globals[name] for name in torch_private.GLOBAL_HOOKS]
+        if any(everywhere) or any(_changed(tx, entries) is not None for entries in everywhere):
             return False
         why = "modules without hooks are entered directly"
         if self.source is not None and tx.world.note(self, hooks):
             for name in hooks:
                 tx.guards.add(Guard(self.entry_source(tx, name), GuardKind.EMPTY, None, why))
-        if tx.world.note(torch_private.global_hooks_empty):
+        if tx.world.note(torch_private.GLOBAL_HOOKS):
             space = tx.interp.namespace(torch_private.module_globals)
             for name in torch_private.GLOBAL_HOOKS:
                 tx.guards.add(Guard(space.variable(name), GuardKind.EMPTY, None, why))
         return True
+
+
+def _changed(tx: Trace, entries: object) -> DictValue | None:
+    """A dict as a value, if traced code has changed it."""
+    known = tx.builder.known(entries)
+    return known if isinstance(known, DictValue) and known in tx.journal.mutated else None
