@@ -427,3 +427,91 @@ def test_hooks_on_all_modules_see_those_of_the_program_alone(fn, kind):
     (mine, ours), (true, eager) = train(torchsmith.compile(fn)), train(fn)
     assert mine == true
     torch.testing.assert_close(ours, eager)
+
+
+def between_parts():
+    """Ends a part: what is after it is another one."""
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float32)
+
+
+def whole_step(m, x, g):
+    noise = torch.randn(3, 4, generator=g)
+    with torch.autocast("cpu", torch.bfloat16, enabled=False):
+        y = m(x + noise).square()
+    y.sum().backward()
+    m.weight.grad.mul_(m.weight.grad.norm())
+    return (y,)
+
+
+def two_passes(m, x, g):
+    y = m(x).sin()
+    between_parts()
+    y.sum().backward(retain_graph=True)
+    between_parts()
+    (y * y).sum().backward()
+    return (y,)
+
+
+def of_an_inner_result(m, x, g):
+    y = m(x) + torch.randn(3, 4, generator=g)
+    z = m(y).sin()
+    between_parts()
+    (found,) = torch.autograd.grad(z.sum(), y, create_graph=True)
+    return z, found, found.square().sum()
+
+
+def of_inner_pieces(m, x, g):
+    a, b = m(x).sin().chunk(2, 1)
+    y = (a * b).sum()
+    between_parts()
+    return y, *torch.autograd.grad(outputs=y, inputs=(a, b), create_graph=True)
+
+
+def within_and_over(m, x, g):
+    y = m(x).sin()
+    (inner,) = torch.autograd.grad(y.exp().sum(), m.weight, create_graph=True)
+    between_parts()
+    z = y.cos() + 1
+    return z, *torch.autograd.grad((z * z).sum() + inner.sum(), y)
+
+
+def own_leaf(m, x, g):
+    leaf = torch.randn(3, 4, generator=g).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=False):
+        y = m(leaf).square().mean()
+    return leaf, y
+
+
+def own_leaf_of_a_part(m, x, g):
+    leaf = torch.randn(3, 4, generator=g) * 2
+    between_parts()
+    leaf.requires_grad_()
+    y = m(leaf).sum()
+    y.backward()
+    return leaf, leaf.grad
+
+
+OVER_CUTS = [
+    whole_step, two_passes, of_an_inner_result, of_inner_pieces, within_and_over, own_leaf,
+    own_leaf_of_a_part,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", OVER_CUTS)
+def test_gradients_are_taken_over_cuts(fn, recwarn):
+    def train(run):
+        torch.manual_seed(0)
+        m, seen, g = nn.Linear(4, 4), [], torch.Generator().manual_seed(0)
+        for _ in range(2):
+            results = run(m, torch.linspace(-1, 1, 12).view(3, 4), g)
+            flags = [(x.requires_grad, x.is_leaf) for x in results]
+            if fn not in (whole_step, two_passes, within_and_over, own_leaf_of_a_part):
+                sum(x.sum() for x in results).backward()
+            grads = [x.grad for x in (*m.parameters(), *results) if x.is_leaf]
+            seen.append((flags, [x.detach() for x in results], grads))
+            m.zero_grad()
+        return seen, g.get_state()
+
+    torch.testing.assert_close(train(torchsmith.compile(fn)), train(fn))
+    assert not recwarn.list

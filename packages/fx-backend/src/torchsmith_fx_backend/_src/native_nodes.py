@@ -39,10 +39,12 @@ _HOOKS = frozenset(("module_hooks", "set_up_hooks", "retain_grad", "watched"))
 _CONTROL = frozenset(("cond", "while_loop"))
 # What libraries of other devices do as one, for any length; capture would unroll it.
 _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
-# What makes tensors that require a gradient.
+# What makes tensors that require a gradient, perhaps of another part's results.
 _LEAVES = frozenset(("requires_grad_", "Parameter"))
 # Changes of mode, which capture follows within a graph, but not over a cut.
 _MODE = re.compile("(_cuda)?_set_.*|_(enter|exit)_(autocast|inference_mode)")
+# What goes back through all that made a tensor, in whichever part.
+_GRADIENTS = frozenset(("backward", "grad"))
 # Names of what may write in place.
 _WRITING = re.compile(r".*[^_]_|setitem|i(add|sub|mul|pow|mod|and|or|xor|\w+(div|shift|mul))")
 
@@ -143,11 +145,14 @@ def cut(
         if indexed in several:
             return indexed.op == "placeholder" or native(indexed)
         inside |= indexed is not None and indexed not in tensors
-        return inside or node in apart or _is_native(node) or bool(_MODE.fullmatch(_name(node)))
+        inside |= node in apart or _is_native(node) or _name(node) in _LEAVES
+        return inside or bool(_MODE.fullmatch(_name(node)))
 
     *nodes, output = _with_gradients_apart([*gm.graph.nodes])
     others = [n for n in nodes if n.op != "get_attr" and n not in picks]
     calls = [n for node in others for n in _with(node, picks)]
+    while more := {*_over_cuts(calls, native, values)}.difference(apart):
+        apart = more.union(apart)
     for as_it_is, run in itertools.groupby(calls, lambda n: n.op == "placeholder" or native(n)):
         if as_it_is:
             for node in run:
@@ -181,6 +186,26 @@ def cut(
     attributes = {name: operator.attrgetter(name)(gm) for name in read}
     modules = {**dict(gm.named_children()), **attributes, **parts}
     return InParts(fx.GraphModule(modules, outer), tuple(around))
+
+
+def _over_cuts(
+    calls: list[fx.Node], native: Callable[[fx.Node], bool], values: dict[fx.Node, object]
+) -> list[fx.Node]:
+    """What takes gradients through results of nodes before its part, which autograd knows and the
+    part would not, and what makes the tensors whose gradients it asks for."""
+    found, part = [], set[fx.Node]()
+    for node in calls:
+        part = set() if native(node) else {*part, node}
+        if node in part and _name(node) in _GRADIENTS:
+            taken = (n for each in part for n in each.all_input_nodes if n not in part)
+            made = [values.get(n) for n in taken if n.op.startswith("call")]
+            if any(getattr(value, "requires_grad", True) for value in made):
+                roots: list[fx.Node] = []
+                fx.map_arg(node.args[:1], roots.append)
+                asked = (_indexed(n) or n for n in node.all_input_nodes if n not in roots)
+                found += [node, *asked]
+                part = set()
+    return found
 
 
 def _indexed(node: fx.Node) -> Any:
