@@ -174,6 +174,7 @@ def test_a_body_that_breaks_runs_natively(check):
     [
         lambda x: vmap(lambda a: a, in_dims=5)(x),
         lambda x: vmap(lambda a, b: a)(x, x[:2]),
+        lambda x: vmap(lambda a, b: a * b, in_dims=[0, None])(x, x),
         lambda x: vmap(lambda a: 3)(x),
         lambda x: vmap(lambda a: None)(x),
         lambda x: vmap(lambda a: (a, None))(x),
@@ -196,6 +197,25 @@ def test_a_transform_that_leaves_the_frame_is_rebuilt(check):
     compiled = tracer.compile(lambda x: (vmap(torch.sum), x + 1), backend="eager")
     mapped, _ = compiled(X)
     assert torch.equal(mapped(X), X.sum(1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_each_chunk_has_the_effects_of_the_function(size):
+    def program(x):
+        seen, rounds = [], 0
+
+        def keeps(row):
+            nonlocal rounds
+            rounds += 1
+            seen.append(tuple(row.shape))
+            return row.cumsum(0)
+
+        return vmap(keeps, chunk_size=size)(x), seen, rounds
+
+    compiled = tracer.compile(program, backend="eager")
+    for x in (X, X[:2], torch.cat([X, X])):
+        (mapped, *kept), (expected, *wanted) = compiled(x), program(x)
+        assert torch.equal(mapped, expected) and kept == wanted
 
 
 def test_a_tensor_that_escapes_from_its_function_is_a_break():

@@ -3,6 +3,7 @@ graph calls the real transform on it. So nesting, levels and randomness are torc
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.higher_order import nests, ops
-from torchsmith_tracer._src.higher_order.effects import grad_mode
+from torchsmith_tracer._src.higher_order.effects import grad_mode, without_effects
 from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
@@ -198,7 +199,7 @@ def _split_aux(tx: Trace, transform: str, result: Value, has_aux: object) -> tup
 def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> Value:
     in_dims = transform.option(tx, "in_dims", 0)
     outlines = [nests.outline_of(tx, a) for a in args]
-    if isinstance(in_dims, int) and nests.holds_none(outlines):
+    if isinstance(in_dims, list) or (isinstance(in_dims, int) and nests.holds_none(outlines)):
         raise Unsupported("opaque-call", what="vmap over what is no tensor")
     dims = nests.spread(in_dims, outlines)
     leaves, build = nests.flatten(tx, TupleValue(args))
@@ -223,7 +224,12 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
         nodes.append(leaf.node)
     if not mapped:
         raise Unsupported("opaque-call", what="vmap without a mapped dimension")
-    with tx.graph.mapping():  # keywords are not mapped
+    chunk_size = transform.option(tx, "chunk_size", None)
+    with contextlib.ExitStack() as stack:
+        if chunk_size is not None:  # each chunk would have the effects
+            seen = [transform.func, *args, *kwargs.values()]
+            stack.enter_context(without_effects(tx, "vmap in chunks", seen))
+        stack.enter_context(tx.graph.mapping())  # keywords are not mapped
         result = call.run(transform.func, tx.interp.unpack(build(given)), kwargs, grad=False)
     flat, rebuild = nests.flatten(tx, result)
     outline = nests.outline_of(tx, result)
@@ -234,7 +240,7 @@ def _vmap(tx: Trace, transform: TransformValue, args: Args, kwargs: Kwargs) -> V
         tuple(mapped),
         out_dims,
         transform.option(tx, "randomness", "error"),
-        transform.option(tx, "chunk_size", None),
+        chunk_size,
     )
     return rebuild(call.close(ops.vmap, own, nodes, flat))
 
