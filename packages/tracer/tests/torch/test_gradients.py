@@ -442,6 +442,10 @@ FROM_OUTSIDE = {
     "both": (lambda w, y: torch.autograd.grad(y * 2, [w, y], allow_unused=True), False),
     "by keywords": (lambda w, y: torch.autograd.grad(inputs=w, outputs=y * 2), False),
     "of itself alone": (lambda w, y: torch.autograd.grad(y * w.sum(), y), True),
+    "of what is made here": (
+        lambda w, y: torch.autograd.grad((m := y * w).sum(), [m, w * 2], allow_unused=True),
+        True,
+    ),
     "of its own": (lambda w, y: torch.autograd.grad(y.detach() * w.sum(), w), True),
 }
 

@@ -195,8 +195,11 @@ def _over_cuts(
     part would not, and what makes the tensors whose gradients it asks for."""
     found, part = [], set[fx.Node]()
     for node in calls:
-        part = set() if native(node) else {*part, node}
-        if node in part and _name(node) in _GRADIENTS:
+        if native(node):
+            part = set()
+            continue
+        part.add(node)
+        if _name(node) in _GRADIENTS:
             taken = (n for each in part for n in each.all_input_nodes if n not in part)
             made = [values.get(n) for n in taken if n.op.startswith("call")]
             if any(getattr(value, "requires_grad", True) for value in made):

@@ -210,13 +210,14 @@ def _reached(roots: Sequence[Value], stop: object = None) -> list[torch.Tensor]:
 def _grad(tx: Trace, outputs: Value, inputs: Value, *args: Value, **kwargs: Value) -> Value:
     tx.graph.need_history()
     refuse_pending(tx)
-    asked = _several(tx, inputs)  # what is behind one of several may have come from another one
-    alone = getattr(asked[0], "fake", None) if len(asked) == 1 else None
-    reached = _reached(_several(tx, outputs), getattr(alone, "grad_fn", None))
-    if any(id(fake) not in tx.builder.leaves for fake in reached):
-        raise Unsupported(
-            "opaque-call", what="gradients through tensors whose history began before"
-        )
+    asked = [v for v in _several(tx, inputs) if isinstance(v, TensorValue)]
+    if any(v.source is not None for v in asked):  # nothing before came of what is made here
+        # What is behind one of several may have come from another one.
+        stop = asked[0].fake.grad_fn if len(asked) == 1 else None
+        reached = _reached(_several(tx, outputs), stop)
+        if any(id(fake) not in tx.builder.leaves for fake in reached):
+            what = "gradients through tensors whose history began before"
+            raise Unsupported("opaque-call", what=what)
     args = (outputs, inputs, *args)
     with without_anomalies():
         return tx.graph.call_function(torch.autograd.grad, args, kwargs)
