@@ -160,3 +160,14 @@ def test_numbers_of_data_that_were_asked_for():
     for n in (1, 2, 0, 4, -1, 3):
         a, b = (outcome(f, torch.ones(5), torch.tensor(n)) for f in (compiled, first))
         assert a == b
+
+
+def test_sequences_repeated_as_often_as_data_says():
+    def repeated(n):
+        with torch.no_grad():
+            return [torch.ones(1)] * (int(n) % 3), (1, 2) * int(n), int(n) * b"ab"
+
+    options = {"capture_scalar_outputs": True}
+    compiled = torchsmith_tracer.compile(repeated, options=options)
+    for n in (3, 0, -1, 2):
+        assert compiled(torch.tensor(n)) == repeated(torch.tensor(n))

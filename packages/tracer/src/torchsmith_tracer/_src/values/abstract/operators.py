@@ -233,8 +233,7 @@ class Operators(Part):
                 raise Unsupported("raises", what=f"the index of {value.describe()}")
             return cast("int", self.interp.concrete(result))
         if issubclass(value.python_type(), int):
-            known = self.interp.try_concrete(value)
-            return int(known) if isinstance(known, int) else None
+            return int(cast("int", self.interp.concrete(value)))
         if lookup(self.tx, value.python_type(), "__index__") is not None:
             known = self.interp.concrete(self.interp.call(value.getattr(self.tx, "__index__"), []))
             return known if isinstance(known, int) else None
