@@ -3,6 +3,8 @@
 PYTEST_DONT_REWRITE: the programs have assertions of their own.
 """
 
+import itertools
+
 import pytest
 import torch
 import torchsmith_tracer
@@ -171,3 +173,15 @@ def test_sequences_repeated_as_often_as_data_says():
     compiled = torchsmith_tracer.compile(repeated, options=options)
     for n in (3, 0, -1, 2):
         assert compiled(torch.tensor(n)) == repeated(torch.tensor(n))
+
+
+def test_repetitions_by_data_end():
+    """Whether there is another item cannot break within the iterator."""
+
+    def repeated(n):
+        return list(itertools.repeat(1, int(n)))
+
+    options = {"capture_scalar_outputs": True}
+    compiled = torchsmith_tracer.compile(repeated, backend="eager", options=options)
+    for n in (3, 0, 2):
+        assert compiled(torch.tensor(n)) == [1] * n

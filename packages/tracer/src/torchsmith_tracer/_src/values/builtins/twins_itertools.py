@@ -187,6 +187,7 @@ class repeat(_Iterator):
     def __init__(self, object, times=...):
         self._element = object
         self._left = None if times is ... else max(0, operator.index(times))
+        bool(self._left)  # here, where the program can break, and not between its items
 
     def __next__(self):
         if self._left is not None:
