@@ -98,9 +98,7 @@ class Interpreted(Machine):
         wrapper = print_wrapper(plan, names, name="graph", pointers=False)
         text = wrapper.text
         if self.device is not None:
-            text = text.replace(repr(str(self.device)), "'cpu'").replace(
-                f'"{self.device}"', "'cpu'"
-            )
+            text = text.replace(str(self.device), "cpu")
         namespace: dict[str, object] = {}
         exec(compile(text, "<wrapper>", "exec"), namespace)
         namespace.update(wrapper.bindings)
