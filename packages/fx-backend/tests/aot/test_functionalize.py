@@ -42,6 +42,40 @@ def targets(fn, *inputs, rules=RULES):
     return [n.target for n in graph.nodes if n.op == "call_function"]
 
 
+IN_PLACE = {
+    "addcdiv_": (t(3, 4), t(3, 4) + 5), "addcmul_": (t(3, 4), t(4)), "clamp_": (t(4), t(3, 1) + 3),
+    "deg2rad_": (), "hardtanh_": (-0.5, 0.5), "elu_": (0.7,), "gelu_": (), "hardsigmoid_": (),
+    "hardswish_": (), "leaky_relu_": (0.1,), "lerp_": (t(3, 4), 0.3), "logit_": (0.1,),
+    "masked_fill_": (t(3, 4) > 0, 2.0), "mish_": (), "pow_": (2,), "silu_": (),
+    "sinc_": (), "threshold_": (0.1, 7.0), "tril_": (1,), "xlogy_": (t(3, 4).abs() + 1,),
+}  # fmt: skip
+
+
+def _operation(name):
+    places = torch.Tensor, F, torch._C._nn, torch
+    return next(getattr(place, name) for place in places if hasattr(place, name))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_writes_are_decomposed_as_what_returns_the_same(name, dtype):
+    rest = [a.to(dtype) if isinstance(a, torch.Tensor) else a for a in IN_PLACE[name]]
+    if name == "masked_fill_":
+        rest[0] = rest[0] > 0
+    write = _operation(name)
+    plain = aten.gelu if name == "gelu_" else _operation(name[:-1])
+    x = t(3, 4).to(dtype)
+    assert targets(lambda a: plain(a * 2, *rest), x) == targets(lambda a: write(a * 2, *rest), x)
+
+    def parts(base):
+        whole = base * 1
+        write(whole[1:, 1:5], *rest)
+        write(base.t()[1:4], *rest)
+        return whole, base + whole
+
+    check(parts, t(4, 6).to(dtype), rtol=1e-5 if dtype is torch.float32 else 2e-2, atol=5e-3)
+
+
 def test_matrix_products_and_attention_stay_whole():
     assert targets(F.linear, t(2, 4), t(5, 4), t(5)) == [aten.linear.default]
     assert targets(lambda a, b: a @ b, t(2, 3, 4), t(4, 5)) == [aten.matmul.default]

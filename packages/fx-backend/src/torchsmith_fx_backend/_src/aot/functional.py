@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from torchsmith_fx_backend._src.aot.overlap import (
     overlaps_itself,
     refused_by_eager,
 )
+from torchsmith_fx_backend._src.aot.values import Base, Call, Value
 from torchsmith_fx_backend._src.aot.views import LAZY, UNCOUNTED, Step, scatter
 from torchsmith_fx_backend._src.capture.composites import run_composite
 from torchsmith_fx_backend._src.capture.ops import (
@@ -71,54 +72,6 @@ Rule = Callable[..., Any]
 _DEVICE = torch.ops.prim.device.default
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, complex)
 _SYM = frozenset(SYMBOLIC_TYPES)
-
-
-@dataclass(slots=True, eq=False)
-class Base:
-    """A storage.
-
-    Attributes:
-        node: its current value.
-        origin: the placeholder or ``get_attr`` node when the storage belongs to the caller.
-        generation: number of writes so far.
-        exact: ``node`` has the strides that eager's tensor has.
-        root: the tensor object that came with a storage of the program's own, while it has the
-            layout of its birth.
-        unseen: number of writes that eager's version counter does not count.
-    """
-
-    node: fx.Node
-    origin: fx.Node | None
-    generation: int = 0
-    exact: bool = True
-    root: torch.Tensor | None = None
-    unseen: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Value:
-    """A tensor object of the program: where its data is and which node holds it now; ``born`` is
-    the generation of its base in which it was made as a view."""
-
-    tensor: torch.Tensor
-    base: Base
-    steps: tuple[Step, ...]
-    node: fx.Node
-    generation: int
-    exact: bool
-    born: int = 0
-
-
-@dataclass(slots=True)
-class _Call:
-    """One operator's arguments, for the program and for the graph."""
-
-    args: list[Any]  # fake tensors
-    kwargs: dict[str, Any]
-    node_args: list[Any]  # nodes
-    node_kwargs: dict[str, Any]
-    values: list[Value] = field(default_factory=list)  # one per tensor argument, in order
-    exact: bool = True
 
 
 # A call with the ids of its tensors that have gradients, and what it gave.
@@ -269,8 +222,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         assert isinstance(result, torch.Tensor), f"{func} returns a tensor"
         return result
 
-    def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call:
-        call = _Call([], {}, [], {})
+    def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        call = Call([], {}, [], {})
         for arg in args:
             fake, node = self._map(arg, call)
             call.args.append(fake)
@@ -279,7 +232,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             call.kwargs[key], call.node_kwargs[key] = self._map(arg, call)
         return call
 
-    def _map(self, arg: Any, call: _Call) -> tuple[Any, Any]:
+    def _map(self, arg: Any, call: Call) -> tuple[Any, Any]:
         """``arg`` for the program (real tensors become fake) and for the graph."""
         kind = type(arg)
         if kind in _PLAIN:
@@ -517,6 +470,8 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             func is aten.normal_.default and memory_order(targets[0]) is not None
         ):
             news, result = self._call_on_copies(func, info, call)
+        elif (new := self._by_rule(func, variant, info, call)) is not None:
+            news, result = [new], None
         else:
             news, result = self._call_variant(func, variant, info, call, targets)
         clock = gradient_clock()
@@ -532,9 +487,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return targets[0] if len(func._schema.returns) == 1 else tuple(targets)
         return result
 
-    def _check_overlap(
-        self, func: OpOverload, targets: Sequence[torch.Tensor], call: _Call
-    ) -> None:
+    def _check_overlap(self, func: OpOverload, targets: Sequence[torch.Tensor], call: Call) -> None:
         pointwise = func is aten.copy_.default or torch.Tag.pointwise in func.tags
         for target in targets:
             base = self.values[id(target)].base
@@ -549,20 +502,30 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
                 if refused_by_eager(*asked) or order_matters(*asked):
                     raise UnsupportedError(what=f"{func} of memory that it reads elsewhere, too")
 
+    def _by_rule(
+        self, func: OpOverload, variant: OpOverload, info: OpInfo, call: Call
+    ) -> fx.Node | None:
+        """What ``func`` writes into its only target, by the decomposition of ``variant``."""
+        rule = self._rules.get(variant)
+        if rule is None or len(info.writes) > 1 or info.seeded:
+            return None
+        args, kwargs = _read_only(func, variant, info, call.args, call.kwargs)
+        result = rule(self, *args, **kwargs)
+        if not isinstance(result, torch.Tensor):
+            return None
+        value = self.value_of(result)
+        fresh = not value.steps and value.base.origin is None and not value.generation
+        return value.node if fresh else self.apply(aten.clone.default, (value.node,))
+
     def _call_variant(
         self,
         func: OpOverload,
         variant: OpOverload,
         info: OpInfo,
-        call: _Call,
+        call: Call,
         targets: list[torch.Tensor],
     ) -> tuple[list[fx.Node], Any]:
-        args, kwargs = list(call.node_args), dict(call.node_kwargs)
-        if is_out_variant(func):
-            for i in info.writes:
-                kwargs.pop(info.names[i], None)
-            args = args[: len(variant._schema.arguments)]
-        add_defaults(func, variant, args, kwargs)
+        args, kwargs = _read_only(func, variant, info, call.node_args, call.node_kwargs)
         order = memory_order(args[0].meta["val"]) if info.seeded and call.values else None
         if order is not None:  # numbers are drawn in the order in which they lie in memory
             args[0] = self.apply(aten.permute.default, (args[0], order))
@@ -597,7 +560,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         return results[0] if len(results) == 1 else results or None
 
     def _call_on_copies(
-        self, func: OpOverload, info: OpInfo, call: _Call
+        self, func: OpOverload, info: OpInfo, call: Call
     ) -> tuple[list[fx.Node], Any]:
         schema = func._schema.arguments
         if any("[]" in str(schema[i].type) for i in info.writes):
@@ -619,7 +582,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         returns_written = any(r.alias_info is not None for r in func._schema.returns)
         return parts[plain:], None if returns_written else result
 
-    def _copied(self, call: _Call, func: OpOverload) -> fx.Node:
+    def _copied(self, call: Call, func: OpOverload) -> fx.Node:
         """The value that ``copy_`` gives its target: expanded, converted, and never an alias."""
         target, source = call.args[0], call.args[1]
         node = call.node_args[1]
@@ -634,7 +597,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             return self.apply(aten._to_copy.default, (node,), **kwargs)
         return self.apply(aten.clone.default, (node,))
 
-    def write(self, tensor: torch.Tensor, new: fx.Node, func: OpOverload, call: _Call) -> None:
+    def write(self, tensor: torch.Tensor, new: fx.Node, func: OpOverload, call: Call) -> None:
         """``tensor`` now has the value of ``new``."""
         value = self.values[id(tensor)]
         new_value = new.meta["val"]
@@ -780,6 +743,19 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
 KEPT_WHOLE = frozenset(
     {aten.linear.default, aten.matmul.default, aten.scaled_dot_product_attention.default}
 )
+
+
+def _read_only(
+    func: OpOverload, variant: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of ``variant``, which returns what ``func`` writes for these."""
+    args, kwargs = list(args), dict(kwargs)
+    if is_out_variant(func):
+        for i in info.writes:
+            kwargs.pop(info.names[i], None)
+        args = args[: len(variant._schema.arguments)]
+    add_defaults(func, variant, args, kwargs)
+    return args, kwargs
 
 
 def _freeze(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -20,11 +20,12 @@ from torch import fx
 from torchsmith_guards import same_sizes, without_saving_hooks
 
 from torchsmith_fx_backend._src.aot.draws import untouched_generators
-from torchsmith_fx_backend._src.aot.functional import Base, FunctionalMode, Hidden, Rule
+from torchsmith_fx_backend._src.aot.functional import FunctionalMode, Hidden, Rule
 from torchsmith_fx_backend._src.aot.functionalize import Trace, begin, execute
 from torchsmith_fx_backend._src.aot.masks import MASK_RULES
 from torchsmith_fx_backend._src.aot.overlap import overlaps_itself
 from torchsmith_fx_backend._src.aot.products import hook_product
+from torchsmith_fx_backend._src.aot.values import Base
 from torchsmith_fx_backend._src.aot.views import LAZY, Step
 from torchsmith_fx_backend._src.capture.recorder import LazyGraphModule, copy_node
 from torchsmith_fx_backend._src.capture.symbols import SYMBOLIC_TYPES
