@@ -143,8 +143,9 @@ PARTS = (
 )  # fmt: skip
 WRITTEN = ("copy_({x}.flatten()[0])", "fill_({x}.flatten()[-1])", "logical_not_()", "zero_()")
 WRITTEN_NUMBERS = (
-    "mul_({x}.flatten()[:1] * 2)", "sigmoid_()", "silu_()", "addcmul_({x}.sum(), {x}.flatten()[0])", "relu_()",
+    "mul_({x}.flatten()[:1] * 2)", "sigmoid_()", "addcmul_({x}.sum(), {x}.flatten()[0])", "relu_()",
     "clamp_(-1, {x}.flatten()[0])", "tanh_()", "div_({x}.flatten()[:1] + 9)", "abs_()", "square_()",
+    "silu_()",
 )  # fmt: skip
 
 

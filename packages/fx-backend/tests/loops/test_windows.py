@@ -218,6 +218,17 @@ def test_convolutions_of_each_channel_with_a_row_of_its_own(name, dtype):
             assert mode == "symbolic" or not externs(plan)
 
 
+def test_taps_beside_the_row_are_nothing_times_any_weight():
+    x, w, b = torch.rand(2, 3, 14) + 1, torch.rand(3, 1, 4) + 1, torch.randn(3)
+    w[0, 0, 0], w[1, 0, 3] = float("inf"), -float("inf")
+    result = ROWS["padded"](x, w, b)
+    assert (
+        not result.isnan().any()
+        and result[0, 0, 0] < 1e3
+        and not externs(check(ROWS["padded"], x, w, b, tolerance=2e-6))
+    )
+
+
 def test_what_reads_a_part_of_rows_on_a_gpu_computes_it(monkeypatch):
     x, w, b = torch.randn(2, 3, 14), torch.randn(3, 1, 4), torch.randn(3)
     assert len(kernels(check(ROWS["padded"], x, w, b))) == 2

@@ -221,8 +221,12 @@ def convolution_of_rows(p: Point) -> Value:
     terms = [p.at_of(bias, (row,))] if isinstance(bias, fx.Node) else []
     for tap in range(weight.meta["val"].shape[2]):
         place = ix.add(ix.mul(x, ix.const(by)), ix.const(tap * apart - before))
-        value = _or_zero(p, [(place, size)], lambda at: p.at_of(source, (*outer, *at)))
-        terms.append(value * p.at_of(weight, (row, ix.ZERO, ix.const(tap))))
+        factor = p.at_of(weight, (row, ix.ZERO, ix.const(tap)))
+
+        def product(at: Coords, factor: Value = factor) -> Value:
+            return p.at_of(source, (*outer, *at)) * factor
+
+        terms.append(_or_zero(p, [(place, size)], product))  # also of an infinite weight
     return functools.reduce(operator.add, terms)
 
 
