@@ -30,6 +30,7 @@ from torchsmith_fx_backend._src.passes import (
 from torchsmith_fx_backend._src.passes.base import run_passes
 from torchsmith_fx_backend._src.passes.batches import BatchedProducts
 from torchsmith_fx_backend._src.passes.layouts import SharedCopies
+from torchsmith_fx_backend._src.passes.repeats import Repeats
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
 
 aten = torch.ops.aten
@@ -163,6 +164,27 @@ def test_kernels_read_the_copies_of_products():
     calls = rewritten(fn, x, w, passes=[SharedCopies()], rtol=1e-4, atol=1e-5)
     (copy,) = (n for n in calls if n.target is aten.clone.default)
     assert {n.target for n in copy.users} == {aten.linear.default, aten.mul.Tensor}
+
+
+REPEATED = {
+    "read by loops": (lambda b, y: ((y + b).exp(), (y * b).sum(-1)), True),
+    "returned": (lambda b, y: (b, y + b), False),
+    "read by a product": (lambda b, y: (b @ y.mT, y + b), False),
+    "viewed": (lambda b, y: b.view(4, -1).exp() + y.view(4, -1), False),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_what_is_repeated_is_copied_before(name):
+    read, taken = REPEATED[name]
+
+    def fn(x, y):
+        return read((x.t() * 2).unsqueeze(0).expand(4, 5, 6).contiguous(), y)
+
+    inputs = torch.randn(6, 5), torch.randn(4, 5, 6)
+    calls = rewritten(fn, *inputs, passes=[Repeats()], rtol=1e-5, atol=1e-5)
+    sizes = [n.meta["val"].numel() for n in calls if n.target is aten.clone.default]
+    assert sizes == [30 if taken else 120]
 
 
 def test_padding_is_estimated_and_only_for_two_bytes():

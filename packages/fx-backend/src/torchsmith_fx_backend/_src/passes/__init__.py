@@ -28,6 +28,7 @@ from torchsmith_fx_backend._src.passes.once import ComputedOnce
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.parts import NestedParts
 from torchsmith_fx_backend._src.passes.patches import PatchProducts
+from torchsmith_fx_backend._src.passes.repeats import Repeats
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels, SummedRows
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
 from torchsmith_fx_backend._src.passes.written import WrittenParts
@@ -48,6 +49,7 @@ PASSES: tuple[Pass, ...] = (
     FusedAttention(),
     LibraryKernels(),
     ComputedOnce(),
+    Repeats(),
     SharedCopies(),
     RowsAsImages(),
     ChannelsLast(),
