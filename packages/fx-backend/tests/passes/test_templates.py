@@ -99,6 +99,10 @@ def biased(q, k, v, mask):
     return torch.softmax(mask.float() + q @ k.mT, -1).to(q.dtype) @ v, mask + 1
 
 
+def plain(q, k, v, mask):
+    return torch.softmax(q @ k.mT / 4 + mask, -1) @ v
+
+
 def twice(q, k, v, mask):
     return gemma(gemma(q, k, v, mask).view(2, 6, 4, 16).transpose(1, 2), k, v, mask)
 
@@ -108,6 +112,9 @@ TAKEN = {
     "rows that see nothing": (gemma, (Q, K, V, NOTHING), 1),
     "fewer heads": (grouped, (Q, FEW, FEW * 2, MASK), 1),
     "bias of float32, first": (biased, (Q, K, V, MASK.expand(2, 4, 6, 5)), 1),
+    "plain": (plain, (Q, K, V, MASK), 1),
+    "plain rows that see nothing": (plain, (Q, K, V, NOTHING), 1),
+    "plain, full mask": (plain, (Q, K, V, MASK.expand(2, 4, 6, 5)), 1),
     "no mask": (lambda q, k, v, _: torch.softmax(q @ k.mT / 4, -1) @ v, (Q, K, V, MASK), 1),
     "one mask for two": (twice, (Q, K, V, MASK), 2),
 }
@@ -124,7 +131,7 @@ LEFT = {
 }
 
 
-def rewritten(fn, inputs, offer, **more):
+def rewritten(fn, inputs, offer, op=None, **more):
     library = LibraryKernels(device="cpu", templates=lambda: (offer,), **more)
 
     def transform(module):
@@ -132,7 +139,7 @@ def rewritten(fn, inputs, offer, **more):
         module.recompile()
 
     graph = check(fn, *inputs, transform=transform, rtol=3e-2, atol=3e-2)
-    return [n for n in graph.module.graph.nodes if n.target is offer.op]
+    return [n for n in graph.module.graph.nodes if n.target is (op or offer.op)]
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -143,6 +150,22 @@ def test_attention_that_is_written_out(name):
     assert len({node.args[3] for node in calls}) == 1
     heads = 2 if name == "fewer heads" else 4
     assert all(node.args[1].meta["val"].shape[1] == heads for node in calls)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_torchs_own_kernels_take_what_no_template_does(name):
+    fn, inputs, count = TAKEN[name]
+    asked = []
+
+    def choose(*operands, **options):
+        asked.append((*operands, options))
+        return 2
+
+    calls = rewritten(fn, inputs, Fake(0.5), choose=choose, op=templates.TORCHS)
+    count = 0 if name not in ("plain", "no mask", "plain rows that see nothing") else count
+    assert len(calls) == count == len(asked)
+    assert not rewritten(fn, inputs, Fake(0.5), choose=lambda *_, **__: 0, op=templates.TORCHS)
+    assert not rewritten(fn, inputs, Fake(0.5), choose=lambda *_, **__: None, op=templates.TORCHS)
 
 
 @pytest.mark.parametrize("name", LEFT)

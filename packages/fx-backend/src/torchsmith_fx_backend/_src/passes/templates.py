@@ -21,9 +21,12 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.capture.recorder import values_of
-from torchsmith_fx_backend._src.capture.torch_private import OpOverload
+from torchsmith_fx_backend._src.capture.torch_private import OpOverload, fused_attention_choice
 from torchsmith_fx_backend._src.captured import is_boxed
 from torchsmith_fx_backend._src.loops.registry import Scatter, rule_for
+from torchsmith_fx_backend._src.passes.attention import ATTENTION as TORCHS
+from torchsmith_fx_backend._src.passes.attention import arguments as attention_arguments
+from torchsmith_fx_backend._src.passes.attention import result_of
 from torchsmith_fx_backend._src.passes.base import Pass, insert, is_static, replace_with
 from torchsmith_fx_backend._src.passes.fused_attention import HALF, unrepeated
 
@@ -63,17 +66,19 @@ def offered() -> tuple[Template, ...]:
 @dataclass(frozen=True)
 class LibraryKernels(Pass):
     """Replaces attention that is written out by a template's operator, where that was measured to
-    be faster.
+    be faster, else by torch's where that has a kernel which stores no scores.
 
     Attributes:
         unmeasured: also where nobody measured.
         device: calls on devices of this type are replaced.
         templates: gives the templates.
+        choose: as for ``FusedAttention``.
     """
 
     unmeasured: bool = False
     device: str = "cuda"
     templates: Callable[[], Sequence[Template]] = offered
+    choose: Callable[..., int | None] = fused_attention_choice
 
     def run(self, graph: fx.Graph) -> None:
         masks: dict[fx.Node, fx.Node] = {}
@@ -82,7 +87,7 @@ class LibraryKernels(Pass):
                 continue
             found = _written_out(node)
             template = None if found is None else self._chosen(found)
-            if found is not None and template is not None:
+            if found is not None and (template is not None or self._has_kernel(found)):
                 _replace(graph, node, found, template, masks)
 
     def _chosen(self, found: _Attention) -> Template | None:
@@ -94,6 +99,17 @@ class LibraryKernels(Pass):
             if self.unmeasured if speedup is None else speedup > 1:
                 return template
         return None
+
+    def _has_kernel(self, found: _Attention) -> bool:
+        """Whether torch has one. A mask as large as the scores, which loops make as they read it,
+        would be stored in their place."""
+        query, key, value, mask = values_of(found[:4])
+        scores = query.shape[:-1].numel() * key.shape[-2]
+        small = mask is None or (mask.dtype == query.dtype and 2 * mask.numel() <= scores)
+        if found.softcap or not small or query.shape[1] != key.shape[1]:
+            return False
+        options = {"scale": found.scale, "enable_gqa": False}
+        return bool(self.choose(query, key, value, mask, 0.0, False, **options))
 
 
 @dataclass(frozen=True)
@@ -234,16 +250,21 @@ def _replace(
     graph: fx.Graph,
     node: fx.Node,
     found: _Attention,
-    template: Template,
+    template: Template | None,
     masks: dict[fx.Node, fx.Node],
 ) -> None:
+    """Put a call of ``template``'s operator, or of torch's, in the place of ``node``."""
     with graph.inserting_before(node):
         if found.attn_mask is not None:
             if found.attn_mask not in masks:
                 masks[found.attn_mask] = _hiding(graph, found.attn_mask)
             found = found._replace(attn_mask=masks[found.attn_mask])
         arguments = found._asdict()
-        new = insert(graph, template.op, *(arguments[name] for name in template.parameters))
+        if template is not None:
+            new = insert(graph, template.op, *(arguments[name] for name in template.parameters))
+        else:
+            new = graph.call_function(TORCHS, found[:4], {"scale": found.scale})
+            new.meta["val"] = result_of(attention_arguments(new))
     replace_with(graph, node, new)
 
 
