@@ -255,6 +255,24 @@ def test_a_result_whose_fake_is_wrong_is_made_what_kernels_expect():
         assert torch.equal(smith(traced(fn), [x])(x), (x + 1) * 2)
 
 
+def test_names_of_a_librarys_operators_say_nothing():
+    with torch.library._scoped_library("torchsmith_test_names", "DEF") as lib:
+        lib.define("step(Tensor x) -> Tensor")
+        lib.define("step_(Tensor(a!) x) -> ()")
+        lib.impl("step", lambda x: x * 100, "CPU")
+        lib.impl("step_", lambda x: [x.add_(1)].clear(), "CPU")
+        lib.impl("step", torch.empty_like, "Meta")
+        lib.impl("step_", lambda x: None, "Meta")
+
+        def fn(x):
+            y = x * 1
+            torch.ops.torchsmith_test_names.step_(y)
+            return y
+
+        with torch.no_grad():
+            assert smith(traced(fn), [torch.ones(1)])(torch.ones(1)) == 2
+
+
 @pytest.mark.parametrize("write", [lambda a: a.logit_(0.1), lambda a: a.ldexp_(torch.tensor(1))])
 def test_results_of_another_kind_of_dtype_are_not_written(write):
     x = torch.ones(3, dtype=torch.int64)

@@ -222,19 +222,20 @@ _FUNCTIONAL_NAMES = {
 def functional_variant(op: OpOverload) -> OpOverload | None:
     """The overload that returns what ``op`` writes, instead of writing it; None without one.
 
-    In-place names lose their underscore. An ``out`` overload maps to the one with the same
-    arguments less the written ones.
+    Torch's own in-place names lose their underscore; other libraries' say nothing. An ``out``
+    overload maps to the one with the same arguments less the written ones.
     """
     schema = op._schema
     name = schema.name.split("::")[1]
     namespace = getattr(torch.ops, op.namespace)
     overload = schema.overload_name or "default"
-    if op.namespace == "aten" and (name, overload) in _FUNCTIONAL_NAMES:
+    own = op.namespace == "aten"
+    if own and (name, overload) in _FUNCTIONAL_NAMES:
         name, overload = _FUNCTIONAL_NAMES[name, overload]
         return _overload(getattr(namespace, name), overload)
-    if name.endswith("_") and not name.startswith("__"):
+    if own and name.endswith("_") and not name.startswith("__"):
         return _of_same_types(op, getattr(namespace, name[:-1], None), overload)
-    if name.startswith("__i") and hasattr(namespace, "__" + name[3:]):
+    if own and name.startswith("__i") and hasattr(namespace, "__" + name[3:]):
         return _overload(getattr(namespace, "__" + name[3:]), overload)
     if not is_out_variant(op):
         return None
