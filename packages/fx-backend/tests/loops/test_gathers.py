@@ -244,6 +244,10 @@ def test_binary_cross_entropy(name, size):
             compiled(x, y)
         x[-1, -1] = 0.5
         torch.testing.assert_close(compiled(x, y), fn(x, y))
+        right, y[-1, -1] = y[-1, -1].item(), wrong
+        with pytest.raises(RuntimeError, match="^all elements of target should be between 0 and"):
+            compiled(x, y)
+        y[-1, -1] = right
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

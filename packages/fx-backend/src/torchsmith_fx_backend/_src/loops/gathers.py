@@ -208,7 +208,10 @@ def searchsorted(p: Point) -> Value:
 # ---------------------------------------------------------------- losses that check their input
 
 _OUT_OF_TARGETS = Fault("IndexError", "Target {index} is out of bounds.")
-_NO_PROBABILITY = Fault("RuntimeError", "all elements of input should be between 0 and 1")
+_NO_PROBABILITY, _NO_TARGET = (
+    Fault("RuntimeError", f"all elements of {name} should be between 0 and 1")
+    for name in ("input", "target")
+)
 _NONE, _MEAN = 0, 1
 
 
@@ -225,13 +228,14 @@ def _probabilities(node: fx.Node) -> bool:
 
 
 def _binary_cross_entropy(p: Point) -> Sequence[Value]:
-    """Eager's formula. One check of all elements, unlike one of each, lets vectors be."""
+    """Eager's formula. Checks of all elements, unlike such of each, let vectors be."""
     x, target = p.at_of(p.operand(), p.at), p.at_of(p.operand(1), p.at)
     hit, missed = (v.op(Op.MAXIMUM, -100.0) for v in (x.op(Op.LOG), (-x).op(Op.LOG1P)))
     loss = p.body.reduce(ReduceOp.SUM, (target - 1) * missed - target * hit)
-    outside = p.body.reduce(ReduceOp.ANY, ((x >= 0) & (x <= 1)).negated())
-    checked = p.body.index_value(p.body.position(outside, ix.ONE, _NO_PROBABILITY))
-    loss = loss + checked.cast(loss.dtype)
+    for value, fault in ((x, _NO_PROBABILITY), (target, _NO_TARGET)):
+        outside = p.body.reduce(ReduceOp.ANY, ((value >= 0) & (value <= 1)).negated())
+        checked = p.body.index_value(p.body.position(outside, ix.ONE, fault))
+        loss = loss + checked.cast(loss.dtype)
     count = p.body.index_value(p.body.numel(p.body.reduced or ())).cast(loss.dtype)
     return (loss / count if argument(p.node, 3, "reduction", _MEAN) == _MEAN else loss,)
 
