@@ -42,6 +42,8 @@ ROWS = {
     "group_norm": lambda x: F.group_norm(x.view(2, 4, 3), 2, x[0, :4], x[1, :4]),
     "mse": lambda x: F.mse_loss(x, x.flip(0) * 2),
     "mse sum": lambda x: F.mse_loss(x, x * 3, reduction="sum"),
+    "smooth_l1": lambda x: F.smooth_l1_loss(x, x.flip(0) * 2, beta=0.7),
+    "huber": lambda x: F.huber_loss(x, x * 3, reduction="none", delta=0.3),
     "binary_cross_entropy": lambda x: F.binary_cross_entropy(x.sigmoid(), (x.detach() > 0).to(x)),
     "binary_cross_entropy sum": lambda x: F.binary_cross_entropy(
         x.clamp(0, 1), x.detach().sigmoid(), reduction="sum"
@@ -98,6 +100,15 @@ def test_gradients(name, dtype):
         and any(name in str(step.target) for name in ("backward", "im2col", "col2im"))
     }
     assert not externs
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss])
+def test_means_of_no_elements(loss):
+    x, y = torch.randn(0, 3, requires_grad=True), torch.randn(0, 3)
+    run = compile_training(lambda x, y: (loss(x, y),), [x, y], SETTINGS)
+    (mean,) = run(x, y)
+    (gradient,) = torch.autograd.grad(mean, x)
+    assert mean.isnan() and gradient.shape == (0, 3)
 
 
 # options, and whether a formula gives the gradients

@@ -16,6 +16,7 @@ from torchsmith_guards import holds, is_contiguous
 from torchsmith_fx_backend._src.capture.rules.registry import (
     FLOATS,
     Mode,
+    Rule,
     Tensor,
     add,
     aten,
@@ -331,9 +332,32 @@ def _convolution(m: Mode, grad: Tensor, x: Tensor, weight: Tensor, *settings: An
 def _mse(m: Mode, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
     if x.dtype not in FLOATS or not (x.dtype == target.dtype == grad.dtype):
         return NotImplemented
-    factor = 2.0 / count(x, range(x.dim())) if reduction == 1 else 2.0
-    distance = mul(m, sub(m, up(m, x), up(m, target)), factor)
-    return row_major(m, to(m, mul(m, distance, up(m, grad)), x.dtype))
+    distance = mul(m, sub(m, up(m, x), up(m, target)), 2.0)
+    return row_major(m, to(m, mul(m, distance, _of_each(m, grad, x, reduction)), x.dtype))
+
+
+def _of_each(m: Mode, grad: Tensor, x: Tensor, reduction: int) -> Tensor:
+    """The gradient of each element's loss, where ``grad`` is that of the loss: of a mean a share,
+    divided as a tensor, since there may be no elements."""
+    wide = up(m, grad)
+    return div(m, wide, count(x, range(x.dim()))) if reduction == 1 else wide
+
+
+def _bent(huber: bool) -> Rule:
+    def backward(
+        m: Mode, grad: Tensor, x: Tensor, target: Tensor, reduction: int, bend: float
+    ) -> Any:
+        if x.dtype not in FLOATS or not (x.dtype == target.dtype == grad.dtype) or not bend > 0:
+            return NotImplemented
+        slope = m.tensor(aten.clamp.default, sub(m, up(m, x), up(m, target)), -bend, bend)
+        slope = slope if huber else div(m, slope, bend)
+        return row_major(m, to(m, mul(m, slope, _of_each(m, grad, x, reduction)), x.dtype))
+
+    return backward
+
+
+rule(aten.smooth_l1_loss_backward.default)(_bent(huber=False))
+rule(aten.huber_loss_backward.default)(_bent(huber=True))
 
 
 @rule(aten.binary_cross_entropy_backward.default)
@@ -350,9 +374,8 @@ def _bce(
     wide = up(m, x)
     spread = mul(m, sub(m, scalar(m, 1.0, wide), wide), wide)
     spread = m.tensor(aten.clamp_min.default, spread, 1e-12)
-    slope = div(m, mul(m, sub(m, wide, up(m, target)), up(m, grad)), spread)
-    slope = div(m, slope, count(x, range(x.dim()))) if reduction == 1 else slope
-    return to(m, slope, x.dtype)
+    each = _of_each(m, grad, x, reduction)
+    return to(m, div(m, mul(m, sub(m, wide, up(m, target)), each), spread), x.dtype)
 
 
 @rule(aten.nll_loss_backward.default)
