@@ -45,11 +45,23 @@ def _long(p: Point, word: int) -> Value:
     return both.cast(torch.float64)
 
 
+def _float(bits: Value) -> Value:
+    """Fewer than 32 bits in float32; vectors of 64-bit integers convert with AVX-512 alone."""
+    return bits.cast(torch.int32).cast(torch.float32)
+
+
+def _word_as_float(p: Point, word: int) -> Value:
+    """32 random bits in float32, rounded once: the product is exact."""
+    both = _word(p, word)
+    low = both & p.body.literal(0xFFFF, torch.int64)
+    return _float(both.op(Op.SHR, 16)) * 65536.0 + _float(low)
+
+
 def _uniform(p: Point, bits: int) -> Value:
     """A number in [0, 1) of so many random bits."""
     if bits == 53:
         return _long(p, 0) * 2.0**-53
-    return _word(p).op(Op.SHR, 32 - bits).cast(torch.float32) * 2.0**-bits
+    return _float(_word(p).op(Op.SHR, 32 - bits)) * 2.0**-bits
 
 
 @lowering(keyed.uniform, cost=30, applies=lambda node: node.args[2] in keyed.BITS)
@@ -62,7 +74,7 @@ def normal(p: Point) -> Value:
     if p.dtype is torch.float64:
         u, v = (_long(p, 0) + 0.5) * 2.0**-53, _long(p, 2) * 2.0**-53
     else:
-        u, v = (_word(p, n).cast(torch.float32) for n in (0, 1))
+        u, v = (_word_as_float(p, n) for n in (0, 1))
         u, v = (u + 0.5) * 2.0**-32, v * 2.0**-32
     return (u.op(Op.LOG) * -2.0).op(Op.SQRT) * (v * (2 * math.pi)).op(Op.COS)
 
