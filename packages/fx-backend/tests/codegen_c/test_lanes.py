@@ -172,6 +172,7 @@ VECTORS = {
     "a comparison as a number": lambda x: (x > 0).float() * x,
     "in double": lambda x: (x > 0).double(),
     "in half": lambda x: (x > 0).bfloat16(),
+    "long integers": lambda x: (x > 0).long().float() * x,
     "what is not so": lambda x: x * ~(x > 0.5),
     "share of a mask": lambda x: ((x > 0) == (x < 1)).float().mean(-1),
 }

@@ -466,6 +466,16 @@ def test_casts_equal_eager(source: torch.dtype) -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_long_integers_round_once(dtype: torch.dtype) -> None:
+    bits = torch.randint(-(2**62), 2**62, (64, 500), generator=torch.Generator().manual_seed(0))
+    x = (bits * 2 + 1 >> torch.arange(64).unsqueeze(1)).flatten()
+    ties = torch.tensor([1 << n for n in range(24, 62)]).unsqueeze(1) * torch.tensor([1, -1])
+    near = torch.stack([ties, ties + (ties >> 24), ties + (ties >> 24) + 1, ties + (ties >> 53)])
+    x = torch.cat([x, near.flatten(), torch.tensor(integers(torch.int64))])
+    assert torch.equal(apply(Op.CAST, [x], dtype), x.to(dtype))
+
+
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_all_half_values_convert_exactly(dtype: torch.dtype) -> None:
     x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)

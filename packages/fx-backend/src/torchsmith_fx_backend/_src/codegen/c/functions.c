@@ -26,6 +26,15 @@
 #define TS_SIMD
 #endif
 
+/* Of x86 processors only those with AVX-512 convert vectors of 64-bit integers. The others add the
+   two words as numbers, which rounds once; for a float, where a double cannot hold the integer, what
+   it loses is kept as one bit, so that rounding the double rounds rightly. */
+#if defined(__x86_64__) && !defined(__AVX512DQ__)
+#define TS_FROM_WORDS 1
+#else
+#define TS_FROM_WORDS 0
+#endif
+
 /* The extremes: y on a tie, NaN if one of the two is. Two selections, since gcc makes no vector code
    of ``(x < y) | (x != x) ? x : y``. */
 
@@ -47,6 +56,30 @@ TS_INLINE float ts_maximum_f32(float x, float y) {
 TS_INLINE double ts_maximum_f64(double x, double y) {
   const double best = x > y ? x : y;
   return x != x ? x : best;
+}
+
+TS_INLINE double ts_i64_to_f64(int64_t x) {
+#if TS_FROM_WORDS
+  const uint64_t low = ((uint64_t)x & UINT64_C(0xffffffff)) | UINT64_C(0x4330000000000000);
+  const uint64_t high = ((uint64_t)x >> 32) ^ UINT64_C(0x4530000080000000);
+  double l, h;
+  __builtin_memcpy(&l, &low, 8);
+  __builtin_memcpy(&h, &high, 8);
+  return (h - 0x1.00000801p84) + l;
+#else
+  return (double)x;
+#endif
+}
+
+TS_INLINE float ts_i64_to_f32(int64_t x) {
+#if TS_FROM_WORDS
+  const uint64_t lost = (((uint64_t)x & 2047) + 2047) & 2048;
+  const int64_t odd = (int64_t)(((uint64_t)x & ~UINT64_C(2047)) | lost);
+  const int64_t held = (uint64_t)x + (UINT64_C(1) << 53) > UINT64_C(1) << 54 ? odd : x;
+  return (float)ts_i64_to_f64(held);
+#else
+  return (float)x;
+#endif
 }
 
 TS_INLINE uint32_t ts_bits(float x) {

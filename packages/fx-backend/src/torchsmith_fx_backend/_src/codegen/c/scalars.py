@@ -306,6 +306,8 @@ def _cast(x: str, source: torch.dtype, target: torch.dtype) -> str:
     if source is torch.bool and target.is_floating_point:
         # gcc knows no vectors for a conversion of what a comparison gives
         return f"({_atom(x)} ? {literal(1, target)} : {literal(0, target)})"
+    if source is torch.int64 and target.is_floating_point:
+        return f"ts_i64_to_f{8 * target.itemsize}({x})"
     if source.is_floating_point and not target.is_floating_point:
         # Out of range values take the path that aten's own casts take, then wrap.
         step = "int64_t" if target in (torch.int64, torch.uint8) else "int32_t"
