@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torchsmith_tracer import compile, explain
 
@@ -137,3 +138,56 @@ def test_others_are_read_when_they_are_there(fn):
             torch.manual_seed(seed)
             outcomes.append((run(torch.full((4, 4), seed - 1.5)), torch.rand(1)))
         torch.testing.assert_close(outcomes[1], outcomes[0], rtol=0, atol=0)
+
+
+def norms(x):
+    found = []
+    for norm in (F.batch_norm, torch.batch_norm, torch.native_batch_norm, torch.instance_norm):
+        mean, var = torch.zeros(4), torch.ones(4)
+        rows = x if "batch" in norm.__name__ else x[None]
+        if norm is F.batch_norm:
+            norm(rows, mean, var, training=True)
+        elif norm is torch.native_batch_norm:
+            norm(rows, None, None, mean, var, True, 0.5, 1e-5)
+        else:
+            norm(rows, None, None, mean, var, True, 0.5, 1e-5, False)
+        found += [mean.tolist(), var.tolist()]
+    return found
+
+
+def scales(x):
+    scale, tracker = torch.ones(1), torch.zeros(1, dtype=torch.int32)
+    found, grads = torch.zeros(1), [torch.full((1,), torch.inf)]
+    torch._amp_foreach_non_finite_check_and_unscale_(grads, found, scale)
+    torch._amp_update_scale_(scale, tracker, found, 2.0, 0.5, 4)
+    return x + 1, found.tolist(), scale.tolist()
+
+
+def observed(x):
+    flag, zero = torch.ones(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int32)
+    low, high, scale = torch.zeros(1), torch.ones(1), torch.ones(1)
+    quantize = torch.fused_moving_avg_obs_fake_quant
+    y = quantize(x, flag, flag, low, high, scale, zero, 0.5, 0, 255, 0)
+    return y, low.tolist(), high.tolist(), scale.tolist(), zero.tolist()
+
+
+def without_versions(x):
+    with torch.inference_mode():
+        t = torch.zeros(4, 4)
+        torch.add(x, 1, out=t)
+        return t.tolist()
+
+
+@pytest.mark.parametrize("fn", [norms, scales, observed, without_versions])
+def test_what_is_written_without_a_version_is_not_known(fn):
+    assert str(compile(fn)(X)) == str(fn(X))
+
+
+def test_results_go_where_each_call_says():
+    def f(x):
+        t, u = torch.ones(4), torch.zeros(4)
+        torch.add(t, x, out=t)
+        return torch.add(t, x, out=u) is u, torch.mul(input=t, other=x, out=u) is u, t, u
+
+    for x in X:
+        assert str(compile(f, fullgraph=True)(x)) == str(f(x))

@@ -50,18 +50,21 @@ _INPLACE_FUNCTIONS = {
 }
 # Their results follow from how their arguments came about, or are not what they are called for.
 _BY_HISTORY = {torch.autograd.grad, setattr}
-TRACKING = (batch_norm, instance_norm)  # (input, mean, variance, weight, bias, training, ...)
+TRACKING = {  # which argument is the running mean; the variance is next, and 5 is the switch
+    **dict.fromkeys((batch_norm, instance_norm), 1),
+    **dict.fromkeys((torch.batch_norm, torch.instance_norm, torch.native_batch_norm), 3),
+}
 _NOT_OF_VIEWS = "detach_"  # fails on views
 # Methods that give their tensor another layout on purpose.
 _RELAYING = frozenset(
     "resize_ resize_as_ set_ as_strided_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ "
     "sparse_resize_ sparse_resize_and_clear_ share_memory_".split()
 )
-# Functions that write to the tensors in their lists, which versions of fake tensors do not show.
-_WRITE_LISTS = {
+# Functions that write to arguments, which versions of fake tensors do not show.
+_SILENT = {
     getattr(torch, name): getattr(torch.ops.aten, name)
     for name in dir(torch)
-    if re.fullmatch(r"_(foreach|fused)_\w+_", name)
+    if re.fullmatch(r"_(amp|foreach|fused)_\w+_|_?fused_moving_avg_\w+|_native_\w+_legit", name)
 }
 RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 _ATOMS = (int, float, bool, str, bytes, type(None), type(Ellipsis), complex)
@@ -169,16 +172,18 @@ class FakeRunner:
         mutated = [t for t, v in zip(tensors, versions, strict=True) if version_of(t) != v]
         if target is setattr:
             mutated = tensors[:1]
-        elif isinstance(target, OPERATORS) or target in _WRITE_LISTS:
+        elif isinstance(target, OPERATORS) or target in _SILENT:
             known_written = {id(t) for t in mutated}
-            written = _written(_WRITE_LISTS.get(target, target), fake_args, fake_kwargs)
+            written = _written(_SILENT.get(target, target), fake_args, fake_kwargs)
             written = [t for t in written if id(t) not in known_written]
-            for tensor in written if target in _WRITE_LISTS else ():
+            for tensor in written if target in _SILENT else ():
                 before = version_of(tensor)
                 set_version(tensor, None if before is None else before + 1)
             mutated += written
-        elif target in TRACKING and fake_args[5:6] == (True,):
-            mutated += [t for t in fake_args[1:3] if isinstance(t, torch.Tensor)]
+        elif target in TRACKING:
+            mutated += statistics(target, fake_args, fake_kwargs)
+        if mutated or "out" in kwargs:  # which counts no versions of inference tensors
+            collect_tensors(fake_kwargs.get("out"), mutated)
         if isinstance(result, list | tuple):
             for place, arg in enumerate(fake_args):
                 if arg is result and result:
@@ -230,7 +235,7 @@ class FakeRunner:
                     first.as_strided_(*layout)  # type: ignore[union-attr]
                     text = f"output with shape {layout[0]} doesn't match the broadcast shape {now}"
                     raise RuntimeError(text)
-                if first is not None or "out" in kwargs or target in _WRITE_LISTS:
+                if first is not None or "out" in kwargs or target in _SILENT:
                     overlap.refuse(target, args, kwargs, tensors)
         finally:
             if cache:
@@ -246,14 +251,14 @@ class FakeRunner:
     ) -> tuple[Any, ...] | None:
         if target in _BY_HISTORY or functorch_transform() is not None:
             return None
+        if "out" in kwargs:
+            return None
         if in_place(target):
             gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
             stores = {id(t): storage_id(t) for t in tensors}  # one may be given twice
             if gradients or target in _RELAYING or len({*stores.values()}) < len(stores):
                 return None  # what it does depends on more than layouts
-        if target in _WRITE_LISTS or (
-            isinstance(target, OPERATORS) and _written(target, args, kwargs)
-        ):
+        if target in _SILENT or (isinstance(target, OPERATORS) and _written(target, args, kwargs)):
             return None
         try:
             return (
@@ -343,6 +348,16 @@ def in_place(target: Callable[..., object] | str) -> bool:
     if isinstance(target, str):
         return target.endswith("_") and not target.endswith("__")
     return target in _INPLACE_FUNCTIONS
+
+
+def statistics(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The running statistics that a call of one of ``TRACKING`` writes."""
+    first = TRACKING[target]
+    switch = kwargs.get("training", kwargs.get("use_input_stats", target is instance_norm))
+    if not (args[5] if len(args) > 5 else switch):
+        return []
+    named = (kwargs.get("running_mean"), kwargs.get("running_var"))
+    return [t for t in (*args[first : first + 2], *named) if t is not None]
 
 
 def _written(

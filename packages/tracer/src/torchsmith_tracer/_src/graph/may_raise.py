@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
-from torchsmith_tracer._src.graph.fakes import RECURRENT, TRACKING, in_place
+from torchsmith_tracer._src.graph.fakes import RECURRENT, TRACKING, in_place, statistics
 from torchsmith_tracer._src.torch_private import map_nodes, storage_id
 
 _BY_INDEX = frozenset(
@@ -193,7 +193,6 @@ def stays(gm: fx.GraphModule, position: int) -> bool:
 
 def _unread(node: fx.Node, used: set[fx.Node]) -> bool:
     """Whether a norm only writes what it is given of ``used``: as running statistics."""
-    statistics = {node.kwargs.get("running_mean"), node.kwargs.get("running_var"), *node.args[1:3]}
-    flags = (node.kwargs.get(name) for name in ("training", "use_input_stats"))
-    others = [arg for arg in (*node.args, *node.kwargs.values()) if arg not in statistics]
-    return (any(flags) or node.args[5:6] == (True,)) and used.isdisjoint(others)
+    written = statistics(node.target, node.args, node.kwargs)
+    others = [arg for arg in (*node.args, *node.kwargs.values()) if arg not in written]
+    return bool(written) and used.isdisjoint(others)
