@@ -61,9 +61,20 @@ def off_diagonal(x):
     return x[~eye].view(x.size(0), -1), x[eye]
 
 
-@pytest.mark.parametrize(
-    "fn", [timesteps, drop_rates, causal, largest, place, crops, repeated, off_diagonal]
-)
+def indexed(x):
+    layers = [torch.sin, torch.cos, torch.tanh]
+    for i in torch.tensor([0.2, 0.1]).sort().indices:
+        x = layers[i](x)
+    for _ in range(torch.tensor(2)):
+        x = layers[torch.arange(3)[1:2]](x)
+    del layers[torch.tensor(True)]
+    return layers[1:][torch.tensor(0)](x)
+
+
+KNOWN = [timesteps, drop_rates, causal, largest, place, crops, repeated, off_diagonal, indexed]
+
+
+@pytest.mark.parametrize("fn", KNOWN)
 def test_constants_are_read_without_a_break(fn):
     assert pieces(fn, X) == (1, 0)
     compiled = compile(fn)
@@ -181,6 +192,19 @@ def without_versions(x):
 @pytest.mark.parametrize("fn", [norms, scales, observed, without_versions])
 def test_what_is_written_without_a_version_is_not_known(fn):
     assert str(compile(fn)(X)) == str(fn(X))
+
+
+@pytest.mark.parametrize("index", [1.0, 1j, [0, 1], 3])
+def test_what_is_no_index_raises_as_in_eager(index):
+    def f(x):
+        return [x, x + 1][torch.tensor(index)]
+
+    raised = []
+    for run in (f, compile(f)):
+        with pytest.raises((TypeError, IndexError)) as error:
+            run(X)
+        raised.append((type(error.value), str(error.value)))
+    assert raised[0] == raised[1]
 
 
 def test_results_go_where_each_call_says():

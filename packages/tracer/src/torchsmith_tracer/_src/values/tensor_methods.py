@@ -182,6 +182,14 @@ for _name, _kind in (("item", None), ("__int__", int), ("__float__", float)):
 _LONGEST_LIST = 64
 
 
+@method("__index__")
+def _index(tx: Trace, tensor: TensorValue, /) -> Value:
+    whole = not (tensor.fake.is_floating_point() or tensor.fake.is_complex())
+    if (known := tx.graph.known_number(tensor.node) if whole else None) is None:
+        raise Unsupported("item", what=f"__index__() of a {tensor.describe()}")
+    return ConstantValue(int(known))
+
+
 @method("tolist")
 def _tolist(tx: Trace, tensor: TensorValue, /) -> Value:
     if (exact := tx.graph.known_values(tensor.node)) is not None:
@@ -201,7 +209,7 @@ def _listed(found: object) -> Value:
 
 
 for _name in (
-    "__array__ __complex__ __index__ __bool__ __nonzero__ __long__ __format__ __repr__ "
+    "__array__ __complex__ __bool__ __nonzero__ __long__ __format__ __repr__ "
     "__str__ __contains__ equal allclose is_nonzero data_ptr"
 ).split():
     method(_name)(_reads_data(_name))
