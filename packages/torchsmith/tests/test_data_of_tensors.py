@@ -247,3 +247,38 @@ def test_data_of_another_size_where_sizes_vary():
         first, second = compiled(p, q)
         assert torch.equal(first, torch.arange(m * 1.0) + 1)
         assert torch.equal(second, torch.arange(n * 1.0) * 2)
+
+
+def _step(layer, x, between, retain=False):
+    loss = (layer(x) * layer.bias).tanh().sum()
+    if not between:
+        loss.backward(retain_graph=retain)
+    for p in layer.parameters():
+        p.data = p.data * 0.5 if p.grad is None else p.data - p.grad * 0.1
+    if between:
+        loss.backward(retain_graph=retain)
+    return loss, (layer.bias * 3).sum()
+
+
+def _gradient(layer, result):
+    layer.zero_grad()
+    try:
+        result.backward()
+    except RuntimeError:
+        return []
+    return [p.grad for p in layer.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("retain", [False, True])
+def test_weights_are_given_new_data_in_a_step_whose_results_are_spent(between, retain, caplog):
+    torch.manual_seed(0)
+    layers = [nn.Linear(3, 3) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    steps = [_step, torchsmith.compile(_step, fullgraph=True)]
+    for x in torch.randn(3, 2, 3):
+        pairs = [(step(layer, x, between, retain), layer) for step, layer in zip(steps, layers)]
+        found = [([_gradient(layer, r) for r in results], results) for results, layer in pairs]
+        torch.testing.assert_close(found[1], found[0])
+        torch.testing.assert_close(layers[1].state_dict(), layers[0].state_dict())
+    assert retain or "not compiled" not in caplog.text

@@ -29,17 +29,19 @@ def assign(mode: FunctionalMode, tensor: torch.Tensor, source: torch.Tensor) -> 
     """``tensor.data = source``.
 
     Raises:
-        UnsupportedError: sizes or types differ, or a backward pass may need the old place.
+        UnsupportedError: sizes, types, or strides of what has been differentiated differ.
     """
     old, new = mode.value_of(tensor), mode.value_of(source)
     if not same_sizes(tensor.shape, source.shape) or tensor.dtype is not source.dtype:
         raise UnsupportedError(what="data of another size or type")
     if tensor.stride() != source.stride():
+        if tensor.requires_grad and old.node.users:
+            raise UnsupportedError(what="data of other strides for a tensor with a history")
         mode.note_layout(tensor)
     tensor.data = source
     steps = tuple(step for step in new.steps if step != UNCOUNTED)
     if old.base is new.base and old.steps == steps:
         return
     if tensor.requires_grad and old.node.users:
-        raise UnsupportedError(what="data of a tensor that a backward pass may read")
+        mode.moved.append((tensor, old.base))
     mode.know(replace(new, tensor=tensor))

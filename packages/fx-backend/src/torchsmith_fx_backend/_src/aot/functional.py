@@ -117,6 +117,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         # By the number of autograd's node, calls of which that does not show what it saves.
         self.hidden: dict[int, Hidden] = {}
         self.put: dict[int | None, Sequence[int]] = {}  # by node: sizes of what puts write
+        self.moved: list[tuple[torch.Tensor, Base]] = []  # given other data, with the old place
 
     # Roots: what belongs to the caller.
 

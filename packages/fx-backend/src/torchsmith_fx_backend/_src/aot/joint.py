@@ -643,6 +643,8 @@ def _find_saved(joint: Joint, made: Collection[int], shown: Mapping[tuple[Any, i
                     waiting.append(following)
         else:
             found = [each for function in seen if (each := known[function]) is not None]
+            if any(each.moved for each in found):
+                raise UnsupportedError(what="data of a tensor that a backward pass may read")
             joint.saves[position] = frozenset(each.number for each in found if each.some)
             joint.packed |= {position} if any(each.packed for each in found) else set()
             numbers = (f._sequence_nr() for f in seen if type(f).__name__ != _PLACE)
@@ -671,17 +673,20 @@ class _Saving:
         number: of the node.
         some: whether it saves anything.
         packed: whether that is more than numbers of the program.
+        moved: whether it saves what was given other data since, or may do so.
         kept: tensors that the caller sees, with whether one is saved itself and not as a view.
     """
 
     number: int
     some: bool
     packed: bool = False
+    moved: bool = False
     kept: dict[fx.Node, bool] = field(default_factory=dict)
 
     def keep(self, joint: Joint, tensor: torch.Tensor) -> None:
         """It saves ``tensor``."""
         value = joint.trace.mode.value_of(tensor)
+        self.moved |= any(t is tensor or b is value.base for t, b in joint.trace.mode.moved)
         place = value.base.origin or joint._visible.get(id(value.base))
         if place is not None:
             self.kept[place] = self.kept.get(place, False) or not value.steps
@@ -703,7 +708,7 @@ def _look_at_saved(joint: Joint, function: Any, number: int) -> _Saving | None:
             raw = getattr(function, f"_raw_{name.removeprefix('_')}", None)
             if any(_hooked(each) for each in (raw if isinstance(raw, tuple) else (raw,))):
                 # In the hands of hooks, which may compute it again when asked.
-                result.some = result.packed = True
+                result.some, result.packed, result.moved = True, True, bool(mode.moved)
                 continue
             found = getattr(function, name)
         except RuntimeError as error:
