@@ -64,8 +64,21 @@ def test_failures(ignored):
 
 
 def test_what_is_no_exception():
-    def interrupt():
+    """A statement raises it for itself; C's own handler does anywhere, and so do other threads."""
+
+    def stop():
         raise KeyboardInterrupt
 
-    assert is_interruption(caught(interrupt))
+    def stop_again():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise
+
+    assert not is_interruption(caught(stop))
+    assert not is_interruption(caught(lambda: stop()))
+    assert is_interruption(caught(stop), stop)
+    assert is_interruption(caught(stop_again))
+    assert is_interruption(caught(signal.raise_signal, signal.SIGINT))
+    assert is_interruption(caught(lambda: signal.raise_signal(signal.SIGINT)))
     assert is_interruption(SystemExit())

@@ -21,7 +21,7 @@ def run(make, compiled, calls, **options):
     for args in calls:
         try:
             seen.append(program(*args))
-        except Exception as error:
+        except BaseException as error:
             seen.append((type(error), str(error)))
         seen.append((tuple(ran), cached.cache_info()))
     return seen
@@ -465,3 +465,30 @@ def test_a_cleared_cache_lets_its_tensors_go():
     table.cache_clear()
     assert held() is None
     assert compiled(X)[0].item() == 2.0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, SystemExit, ValueError])
+@pytest.mark.parametrize("caught", [GeneratorExit, KeyboardInterrupt, Exception])
+def test_any_exception_leaves_the_call_at_its_place(error, caught):
+    def make(ran):
+        @functools.cache
+        def cached(k):
+            ran.append(k)
+            if len(ran) == 1:
+                raise error(k)
+            return k
+
+        def program(x):
+            ran.append("before")
+            ran.pop()
+            try:
+                y = x * cached(3)
+            except caught:
+                ran.append("caught")
+                return (x * 5).tolist()
+            return y.tolist()
+
+        return cached, program
+
+    calls = [(X,)] * 3
+    assert run(make, True, calls) == run(make, False, calls)

@@ -1,6 +1,8 @@
 """A graph that fails at run time: effects before it, none after it, the user's handlers."""
 
+import signal
 import threading
+import traceback
 
 import pytest
 import torch
@@ -210,10 +212,60 @@ class Stop(BaseException):
     pass
 
 
+@torch.library.custom_op("test_failed::stop", mutates_args=())
+def stop(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 4:
+        raise Stop("large")
+    return x * 2
+
+
+@stop.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("caught", [Stop, ValueError])
+def test_what_an_operator_raises_need_not_be_an_exception(caught):
+    def f(x, count, log):
+        log.append("before")
+        count.add_(1)
+        try:
+            x = stop(x.sin() + x)
+        except caught:
+            log.append("caught")
+            x = x * 3
+        count.mul_(2)
+        return x
+
+    seen = []
+    for fn in (f, torchsmith_tracer.compile(f, backend="eager")):
+        count, log = torch.zeros(1), []
+        for x in (torch.ones(2), torch.ones(4), torch.ones(4) * 3, torch.ones(2)):
+            try:
+                log.append(fn(x, count, log).tolist())
+            except Stop as error:
+                lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
+                log.append((error.args, *lines[-2:]))
+            log.append(count.item())
+        seen.append(log)
+    assert seen[0] == seen[1]
+
+
+def test_what_only_the_graph_raises_is_not_lost():
+    def backend(gm, example_inputs):
+        def run(*args):
+            raise Stop("here")
+
+        return run
+
+    with pytest.raises(Stop, match="here"):
+        torchsmith_tracer.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+
+
 def stopping(gm, example_inputs):
     def run(*args):
         gm.forward(*args)
-        raise Stop
+        signal.raise_signal(signal.SIGINT)
 
     return run
 
@@ -224,7 +276,7 @@ def test_contexts_in_the_graph_are_left_when_it_is_interrupted():
             return x @ x
 
     compiled = torchsmith_tracer.compile(f, backend=stopping)
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         compiled(torch.ones(2, 2))
     assert torch.is_grad_enabled()
     assert not torch.is_autocast_enabled("cpu")
@@ -271,7 +323,7 @@ def test_a_lock_is_released_when_compiling_the_rest_fails(error):
 
 def test_a_lock_is_released_when_the_rest_is_interrupted_at_run_time():
     compiled = torchsmith_tracer.compile(in_lock, backend=stopping)
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         compiled(torch.ones(2), [])
     assert not LOCK.locked()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import inspect
+import opcode
 import os
 import signal
 import sys
@@ -13,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 
 _SIGNALS = tuple(signal.valid_signals())
+_RAISE = opcode.opmap["RAISE_VARARGS"]
 _PATIENCE = 5.0  # seconds that a signal or the end waits for a place where it does no harm
 
 _Handler = Callable[[int, FrameType | None], object]
@@ -160,17 +162,21 @@ def deliver() -> None:
 
 
 def is_interruption(error: BaseException, *callees: object) -> bool:
-    """Whether ``error``, which the caller has caught, is no ``Exception``, or comes from a handler
-    of a signal, which Python calls wherever the main thread happens to be, or from ``callees``."""
-    place = error.__traceback__ and error.__traceback__.tb_next
-    if place is None or not isinstance(error, Exception):
-        return not isinstance(error, Exception)
+    """Whether ``error``, which the caller has caught, comes from a handler of a signal, which
+    Python calls wherever the main thread happens to be, or from ``callees``; or is no ``Exception``
+    and not raised by a statement, as what C's own handler and other threads raise."""
+    place = last = error.__traceback__ and error.__traceback__.tb_next
     callees = (_Deferral.deliver, *map(signal.getsignal, _SIGNALS), *callees)
     found = [inspect.unwrap(getattr(f, "__func__", f)) for f in callees if callable(f)]
     codes = [getattr(f, "__code__", None) or _code_of_call(f) for f in found]
     while place is not None and place.tb_frame.f_code not in codes:
-        place = place.tb_next
-    return place is not None
+        last, place = place, place.tb_next
+    return place is not None or not (isinstance(error, Exception) or _is_raised(last))
+
+
+def _is_raised(last: TracebackType | None) -> bool:
+    """Whether a statement of the frame where a traceback ends has raised the exception."""
+    return last is not None and last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE
 
 
 def _code_of_call(instance: object) -> object:

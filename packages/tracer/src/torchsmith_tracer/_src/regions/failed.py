@@ -10,7 +10,7 @@ What a backend's own failure leaves written is known where the backend tells. A 
 but itself depends on, as batch norm's statistics, keeps what the graph gave it, whatever the second
 run writes; after any other write there is no second run, and the failure is raised. So is what a
 hook of the user's raised that takes what autograd saves, which would be handed the same again, and
-what a handler of a signal raised.
+what a handler of a signal raised. What is no ``Exception`` is raised even if no second run does.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ def graph_failed(
     if record.code.co_exceptiontable:  # a handler of the user's may have dealt with it
         return result
     frames.crashed(record, error)
+    if not isinstance(error, Exception):  # it is to end more than the graph
+        raise error
     warnings.warn(
         f"[TS-T905] the compiled graph of {record.name} raised {type(error).__name__}: {error}; "
         "running the function eagerly did not, so its result was used",

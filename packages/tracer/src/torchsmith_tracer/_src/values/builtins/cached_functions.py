@@ -86,7 +86,7 @@ class Later(Again):
         return found
 
 
-def _raised(wrapper: Cached, error: Exception) -> Callable[[Any], Any]:
+def _raised(wrapper: Cached, error: BaseException) -> Callable[[Any], Any]:
     """Tells what to call for a function whose first call, made while tracing, raised ``error``."""
     errors = [error]
 
@@ -172,7 +172,7 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
             return _call_traced(tx, wrapper, args, kwargs, named)
         try:
             wrapper(*given, **named)
-        except Exception as e:
+        except BaseException as e:
             if isinstance(e, RecursionError) or guards.is_interruption(e):
                 raise
             raised = _raised(wrapper, e.with_traceback(e.__traceback__ and e.__traceback__.tb_next))
