@@ -1,7 +1,10 @@
 """``autograd.Function.apply``: traced where no gradient is recorded, right everywhere."""
 
+import functools
+
 import pytest
 import torch
+import torch.utils.checkpoint
 import torchsmith_tracer as tracer
 
 
@@ -486,3 +489,56 @@ def test_a_trace_that_is_given_up_in_a_function_leaves_no_mode():
             out.sum().backward()
             sides.append(w.grad)
         torch.testing.assert_close(*sides)
+
+
+class Raises(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return half_done(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def half_done(x):
+    x.sin()
+    raise ValueError("half done")
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        Raises.apply,
+        torch.func.grad(half_done),
+        torch.vmap(half_done),
+        functools.partial(torch.utils.checkpoint.checkpoint, half_done, use_reentrant=False),
+    ],
+    ids=["function", "grad", "vmap", "checkpoint"],
+)
+def test_a_handler_goes_on_outside_of_what_raised(apply):
+    modes = []
+
+    def backend(graph, inputs):
+        modes.append(torch.is_grad_enabled())
+        assert "body_input" not in graph.code
+        return graph.forward
+
+    def program(x):
+        y = x * 2
+        try:
+            y = apply(y)
+        except ValueError as error:
+            y = y * len(str(error))
+        return y.cos()
+
+    compiled = tracer.compile(program, backend=backend)
+    for _ in range(2):
+        sides = []
+        for f in (program, compiled):
+            x = torch.linspace(-1, 1, 3, requires_grad=True)
+            out = f(x)
+            out.sum().backward()
+            sides.append((out, x.grad))
+        torch.testing.assert_close(*sides)
+    assert modes and all(modes)

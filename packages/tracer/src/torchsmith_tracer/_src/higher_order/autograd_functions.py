@@ -12,7 +12,12 @@ from torch.autograd.function import FunctionCtx
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
-from torchsmith_tracer._src.higher_order.effects import grad_mode, in_backward, without_effects
+from torchsmith_tracer._src.higher_order.effects import (
+    grad_mode,
+    in_backward,
+    in_body,
+    without_effects,
+)
 from torchsmith_tracer._src.torch_private import autograd_apply
 from torchsmith_tracer._src.torch_private import once_differentiable_code as once
 from torchsmith_tracer._src.trace import Outlined, Trace
@@ -140,7 +145,7 @@ def _recorded(
             fake = argument.fake.detach()
             fake.requires_grad_(argument.fake.requires_grad)
         given[i] = outer.input(fake)
-    with grad_mode(tx, False), without_effects(tx, what, [cls, *args]):
+    with in_body(what), grad_mode(tx, False), without_effects(tx, what, [cls, *args]):
         own = (ctx, cls, TupleValue(given), call[3])
         result = _call(tx, run_forward, *own)
         dirty, constant, materialize = tx.interp.unpack(_call(tx, ask, ctx))

@@ -14,7 +14,7 @@ from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.higher_order import ops
 from torchsmith_tracer._src.higher_order.attention import flex_attention
-from torchsmith_tracer._src.higher_order.effects import without_effects
+from torchsmith_tracer._src.higher_order.effects import in_body, without_effects
 from torchsmith_tracer._src.higher_order.nests import Rebuild, flatten, holds_none, outline_of
 from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.trace import Outlined, Trace
@@ -61,7 +61,7 @@ def trace_body(
             [body.input(leaf.fake) if isinstance(leaf, TensorValue) else leaf for leaf in leaves]
         )
     named = kwargs or {}
-    with without_effects(tx, what, [func, *args, *named.values()]):
+    with in_body(what), without_effects(tx, what, [func, *args, *named.values()]):
         result = tx.interp.call(func, given, named)
     flat, rebuild = flatten(tx, result)
     shape = outline_of(tx, result)

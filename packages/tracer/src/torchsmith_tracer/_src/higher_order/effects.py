@@ -60,6 +60,20 @@ def in_backward(what: str) -> Iterator[None]:
 
 
 @contextmanager
+def in_body(what: str) -> Iterator[None]:
+    """Around the tracing of a body, which an exception would leave open: a handler of the program's
+    would go on inside it.
+
+    Raises:
+        Unsupported: the block raises; the caller's instruction then runs natively.
+    """
+    try:
+        yield
+    except ObservedException as e:
+        raise Unsupported("op-failed", what=what, error=e.exc.type_name) from e
+
+
+@contextmanager
 def grad_mode(tx: Trace, enabled: bool) -> Iterator[None]:
     """Trace a body in the grad mode that it will be run in. Contexts that traced code entered
     inside are undone after the block, when a break rolls back, so the mode is set once more."""

@@ -14,7 +14,7 @@ from torchsmith_tracer._src import torch_private as private
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.higher_order import nests, ops
-from torchsmith_tracer._src.higher_order.effects import grad_mode, without_effects
+from torchsmith_tracer._src.higher_order.effects import grad_mode, in_body, without_effects
 from torchsmith_tracer._src.torch_private import storage_id
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
@@ -149,7 +149,7 @@ class _Call:
         graph = self.tx.graph
         graph.transforms += 1
         try:
-            with grad_mode(self.tx, grad or torch.is_grad_enabled()):
+            with in_body(self.describe), grad_mode(self.tx, grad or torch.is_grad_enabled()):
                 return self.tx.interp.call(func, list(args), kwargs)
         finally:
             graph.transforms -= 1
