@@ -232,6 +232,43 @@ def test_decorated_functions(check):
     check(f, X, torch.randn(4, 4), graphs=1, fullgraph=True)
 
 
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.profiler.record_function("g"),
+    ],
+)
+def test_a_break_in_a_function_decorated_on_the_way(context):
+    """The context is made again in code that runs natively, by what its class has for that."""
+
+    def g(a, w):
+        return float((a @ w).sum())
+
+    def raising(a, w):
+        raise ValueError(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
+
+    def f(a, w, log):
+        log.append(context()(g)(a, w))
+        try:
+            context()(raising)(a, w)
+        except ValueError as error:
+            log.append(error.args)
+        return context()(raising)(a, w) if len(log) > 4 else a + 1
+
+    compiled = torchsmith_tracer.compile(f, backend="eager")
+    seen = []
+    for fn in (f, compiled):
+        log = []
+        with pytest.raises(ValueError) as found:
+            for _ in range(3):
+                log.append(fn(X, torch.eye(4), log).tolist())
+        seen.append((log, found.value.args, torch.is_autocast_enabled("cpu")))
+    assert seen[0] == seen[1]
+
+
 def a_device(x):
     with torch.device("meta"):
         a = torch.ones(2)

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast, autocast_decorator
 from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
 from torch.cpu.amp.autocast_mode import autocast as cpu_autocast
 from torch.distributions.utils import _lazy_property_and_property
@@ -45,8 +45,8 @@ from torch.utils._python_dispatch import (
 
 __all__ = [
     "DataDependentOutputException", "DynamicOutputShapeException", "FakeTensor",
-    "UnsupportedFakeTensorException", "UnsupportedOperatorException", "context_decorator",
-    "cpu_autocast",
+    "UnsupportedFakeTensorException", "UnsupportedOperatorException", "autocast_decorator",
+    "context_decorator", "cpu_autocast",
 ]  # fmt: skip
 
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled

@@ -56,7 +56,8 @@ class ContextValue(Value):
     def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
         """Use as a decorator: ``ctx(fn)``, by torch's own Python code."""
         fn = tx.builder.wrap_new(private.context_decorator)
-        return tx.interp.call(fn, [ContextMethod(self, "clone"), *args], kwargs)
+        again = ContextMethod(self, "clone" if hasattr(self.cls, "clone") else "_recreate_cm")
+        return tx.interp.call(fn, [again, *args], kwargs)
 
     def bool(self, tx: Trace) -> bool:
         return True
@@ -293,6 +294,10 @@ class AutocastValue(PairedContext):
         if self.stack:
             raise Unsupported("unsupported-slot", what="entering an autocast object twice")
         super().enter(tx)
+
+    def call(self, tx: Trace, args: Args, kwargs: Kwargs) -> Value:
+        fn = tx.builder.wrap_new(private.autocast_decorator)
+        return tx.interp.call(fn, [self, *args], kwargs)
 
     def clone(self, tx: Trace) -> ContextValue:
         return AutocastValue(torch.autocast(*self.arguments()))  # type: ignore[arg-type]
