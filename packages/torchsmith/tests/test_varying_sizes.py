@@ -145,3 +145,14 @@ def test_an_axis_that_is_cut_into_varying_parts():
         torch.testing.assert_close(compiled(x, period), fn(x, period))
     fixed, varying = torchsmith.metrics().graphs
     assert len(fixed.kernels) == len(varying.kernels) == 1
+
+
+@pytest.mark.parametrize("fn", [torch.sum, lambda x: x.expand(3, *x.shape) + 1])
+def test_what_saves_nothing_is_differentiated_again(fn):
+    compiled = torchsmith.compile(fn, dynamic=True)
+    for rows in (3, 5):
+        x = torch.randn(rows, 4, requires_grad=True)
+        results = compiled(x), fn(x)
+        for _ in range(2):
+            got, want = (torch.autograd.grad(result.sum(), x) for result in results)
+            torch.testing.assert_close(got, want)

@@ -549,9 +549,11 @@ def _compiled_backward(
     half, used = training.backwards.get((key, without)) or training.backward_of(key, without)
     arguments: list[Any] = []
     if saves or used:
-        values: Any = saved_by(ctx, results)
+        count, sizes = len(training.saved) - len(numbers), set(training.numbers)
+        # Sizes alone are not let go of: eager saves nothing there.
+        values: Any = saved_by(ctx, results) if saves or set(used) - sizes else [None] * count
         if numbers:
-            values = list(values[: len(training.saved) - len(numbers)])
+            values = list(values[:count])
             for place, number in zip(training.numbers, reversed(numbers), strict=True):
                 values.insert(place, number)
         arguments += items(used)(values)
