@@ -1,6 +1,7 @@
 """Programs whose sizes are others at each call: two versions for all, with eager's results."""
 
 import random
+import re
 
 import pytest
 import torch
@@ -156,3 +157,31 @@ def test_what_saves_nothing_is_differentiated_again(fn):
         for _ in range(2):
             got, want = (torch.autograd.grad(result.sum(), x) for result in results)
             torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])
+def test_the_mean_loss_of_no_elements(loss, dynamic, monkeypatch):
+    monkeypatch.setenv("TORCHSMITH_STRICT", "1")
+    fn = lambda x, y: loss(x[: x.shape[0] * 0], y[:0]) + loss(x, y)
+    compiled = torchsmith.compile(fn, dynamic=dynamic)
+    for rows in (4, 0, 3):
+        x, y = torch.randn(rows, 8, requires_grad=True), torch.randn(rows, 8)
+        got, want = (torch.autograd.grad(f(x, y), x) for f in (compiled, fn))
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize("pad", [(-3, 4), (4, -3), (-1, -2), (0, 0, -3, 1)], ids=str)
+def test_no_more_is_cut_off_than_there_is(pad, dynamic):
+    fn = lambda x: F.pad(x, pad) + 1
+    compiled = torchsmith.compile(fn, dynamic=dynamic)
+    for size in ((6, 8), (6, 5), (2, 2), (5, 7), (2, 3), (4, 2)):
+        x = torch.randn(size)
+        try:
+            want = fn(x)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=re.escape(str(error))):
+                compiled(x)
+        else:
+            torch.testing.assert_close(compiled(x), want)

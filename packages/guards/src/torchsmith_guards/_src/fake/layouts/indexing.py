@@ -219,6 +219,12 @@ def _within(size: Sequence[Any], limits: Sequence[Any]) -> bool:
 
 @rule("constant_pad_nd")
 def _pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Layout | None:
+    for n, ends in zip(reversed(x.shape), zip(pad[::2], pad[1::2])):
+        taken = [torch.sym_min(by, 0) for by in ends if type(by) is not int or by < 0]
+        known = taken and all(hint_of(number) is not None for number in (n, *taken))
+        if known and n + sum(taken) < 0:  # which is guarded
+            unsure_if(is_static(x.shape, pad))  # torch says so itself, unlike of symbols
+            raise RuntimeError("narrow(): length must be non-negative.")
     unsure_if(not is_static(pad) or len(pad) % 2 or len(pad) > 2 * x.dim() or not pad)
     unsure_if(not is_contiguous(x) and not is_static(x.shape, x.stride()))
     unsure_if((x.dim() == 4 or min(pad) < 0) and not is_static(x.shape))
