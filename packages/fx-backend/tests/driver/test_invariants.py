@@ -255,24 +255,6 @@ def test_a_result_whose_fake_is_wrong_is_made_what_kernels_expect():
         assert torch.equal(smith(traced(fn), [x])(x), (x + 1) * 2)
 
 
-def test_names_of_a_librarys_operators_say_nothing():
-    with torch.library._scoped_library("torchsmith_test_names", "DEF") as lib:
-        lib.define("step(Tensor x) -> Tensor")
-        lib.define("step_(Tensor(a!) x) -> ()")
-        lib.impl("step", lambda x: x * 100, "CPU")
-        lib.impl("step_", lambda x: [x.add_(1)].clear(), "CPU")
-        lib.impl("step", torch.empty_like, "Meta")
-        lib.impl("step_", lambda x: None, "Meta")
-
-        def fn(x):
-            y = x * 1
-            torch.ops.torchsmith_test_names.step_(y)
-            return y
-
-        with torch.no_grad():
-            assert smith(traced(fn), [torch.ones(1)])(torch.ones(1)) == 2
-
-
 @pytest.mark.parametrize("write", [lambda a: a.logit_(0.1), lambda a: a.ldexp_(torch.tensor(1))])
 def test_results_of_another_kind_of_dtype_are_not_written(write):
     x = torch.ones(3, dtype=torch.int64)
@@ -300,3 +282,21 @@ def test_an_assertion_raises_before_anything_is_written(needs_gradient):
     with pytest.raises(RuntimeError, match="Expected Tensor with single nonzero value"):
         compiled(x, y)
     assert (y == 1).all()
+
+
+def test_operators_of_others_are_not_paired_by_their_names():
+    lib = torch.library.Library("torchsmith_test_pairs", "DEF")
+    ops = torch.ops.torchsmith_test_pairs
+    lib.define("more(Tensor x) -> Tensor")
+    lib.define("more_(Tensor(a!) x) -> Tensor(a!)")
+    lib.define("less(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
+    lib.define("less.other(Tensor x) -> Tensor")
+    kind = "CompositeExplicitAutograd"
+    lib.impl("more", lambda x: x * 100, kind)
+    lib.impl("more_", lambda x: x.add_(1), kind)
+    lib.impl("less", lambda x, out: out.copy_(x - 1), kind)
+    lib.impl("less.other", lambda x: x * 100, kind)
+    fn = lambda x: ops.more_(x + 1) * ops.less(x, out=torch.empty_like(x))
+    x = torch.arange(3.0)
+    with torch.no_grad():
+        assert torch.equal(smith(traced(fn), [x])(x), (x + 2) * (x - 1))

@@ -210,6 +210,7 @@ def _fits(number: Any, args: Sequence[object], kwargs: Mapping[str, object], inf
     return bool(least <= number <= most)
 
 
+_NAMED_IN_PAIRS = ("aten", "prims", "_c10d_functional")
 _FUNCTIONAL_NAMES = {
     ("normal_", "default"): ("normal_functional", "default"),
     ("bernoulli_", "float"): ("bernoulli", "p"),
@@ -222,20 +223,21 @@ _FUNCTIONAL_NAMES = {
 def functional_variant(op: OpOverload) -> OpOverload | None:
     """The overload that returns what ``op`` writes, instead of writing it; None without one.
 
-    Torch's own in-place names lose their underscore; other libraries' say nothing. An ``out``
-    overload maps to the one with the same arguments less the written ones.
+    In-place names lose their underscore. An ``out`` overload maps to the one with the same
+    arguments less the written ones. Others' operators of such names need have nothing in common.
     """
+    if op.namespace not in _NAMED_IN_PAIRS:
+        return None
     schema = op._schema
     name = schema.name.split("::")[1]
     namespace = getattr(torch.ops, op.namespace)
     overload = schema.overload_name or "default"
-    own = op.namespace == "aten"
-    if own and (name, overload) in _FUNCTIONAL_NAMES:
+    if op.namespace == "aten" and (name, overload) in _FUNCTIONAL_NAMES:
         name, overload = _FUNCTIONAL_NAMES[name, overload]
         return _overload(getattr(namespace, name), overload)
-    if own and name.endswith("_") and not name.startswith("__"):
+    if name.endswith("_") and not name.startswith("__"):
         return _of_same_types(op, getattr(namespace, name[:-1], None), overload)
-    if own and name.startswith("__i") and hasattr(namespace, "__" + name[3:]):
+    if name.startswith("__i") and hasattr(namespace, "__" + name[3:]):
         return _overload(getattr(namespace, "__" + name[3:]), overload)
     if not is_out_variant(op):
         return None
