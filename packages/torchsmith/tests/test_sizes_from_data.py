@@ -41,6 +41,7 @@ PROGRAMS = {
     "ones": lambda x: torch.ones(x[x > 0].shape[0]).sum() + x.sum(),
     "two masks": lambda x: x[x > 0].sum() * x[x < 0].numel() + x[x < 0].numel(),
     "number": lambda x: x * int((x > 0).sum()),
+    "first of them": lambda x: x[: int((x[:, 0] > 0).sum().item())].sin().sum() + x.sum(),
     "unique": lambda x: x.sum() * (x > 0).long().unique().shape[0],
     "by expert": by_expert,
     "twice the same": twice_the_same,
@@ -50,7 +51,8 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_one_graph_for_all_that_data_decides(name, gradient):
+def test_one_graph_for_all_that_data_decides(name, gradient, monkeypatch):
+    monkeypatch.setenv("TORCHSMITH_STRICT", "1")
     fn, made = PROGRAMS[name], []
 
     def backend(gm, inputs, **options):

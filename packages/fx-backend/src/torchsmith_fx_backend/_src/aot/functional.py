@@ -393,15 +393,19 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             exact = result is value or _same_layout(value, result)
             base = Base(node, None, 0, exact, result)
             self.values[id(result)] = Value(result, base, (), node, 0, exact)
-            if not self._static:
-                found = self.recorder.symbols.bind_tensor(result, node)
-                self._bounded = self._bounded and not any(n.startswith("u") for n, _, _ in found)
+            self._bind(result, node)
         elif isinstance(result, (list, tuple)):
             for index, (item, item_value) in enumerate(zip(result, value)):
                 if isinstance(item, torch.Tensor) or type(item) in _SYM:
                     self._track(item, item_value, self._item(node, index, item_value))
         elif type(result) in _SYM:
             self.recorder.symbols.bind(result, node)
+
+    def _bind(self, result: torch.Tensor, node: fx.Node) -> None:
+        """Take sizes that data decides about from ``result``, which ``node`` makes."""
+        if not self._static:
+            found = self.recorder.symbols.bind_tensor(result, node)
+            self._bounded = self._bounded and not any(n.startswith("u") for n, _, _ in found)
 
     def _own(self, results: Any) -> None:
         """Let each result of a rule that ends in a view be no view, as the operator's is none."""
@@ -447,6 +451,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         exact = _same_layout(node.meta["val"], result)
         now = base.generation
         self.values[id(result)] = Value(result, base, steps, node, now, exact, now)
+        self._bind(result, node)
 
     def _record_write(
         self, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -220,7 +220,8 @@ def _within(size: Sequence[Any], limits: Sequence[Any]) -> bool:
 @rule("constant_pad_nd")
 def _pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Layout | None:
     for n, ends in zip(reversed(x.shape), zip(pad[::2], pad[1::2])):
-        taken = [torch.sym_min(by, 0) for by in ends if type(by) is not int or by < 0]
+        unknown = [by for by in ends if type(by) is not int or by < 0]
+        taken = [torch.sym_min(by, 0) for by in unknown]  # type: ignore[no-untyped-call]
         known = taken and all(hint_of(number) is not None for number in (n, *taken))
         if known and n + sum(taken) < 0:  # which is guarded
             unsure_if(is_static(x.shape, pad))  # torch says so itself, unlike of symbols
