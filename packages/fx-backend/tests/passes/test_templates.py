@@ -161,11 +161,14 @@ def test_torchs_own_kernels_take_what_no_template_does(name):
         asked.append((*operands, options))
         return 2
 
-    calls = rewritten(fn, inputs, Fake(0.5), choose=choose, op=templates.TORCHS)
+    options = {"op": templates.TORCHS, "fewest": 5}
+    calls = rewritten(fn, inputs, Fake(0.5), choose=choose, **options)
     count = 0 if name not in ("plain", "no mask", "plain rows that see nothing") else count
     assert len(calls) == count == len(asked)
-    assert not rewritten(fn, inputs, Fake(0.5), choose=lambda *_, **__: 0, op=templates.TORCHS)
-    assert not rewritten(fn, inputs, Fake(0.5), choose=lambda *_, **__: None, op=templates.TORCHS)
+    for none in (0, None):
+        assert not rewritten(fn, inputs, Fake(0.5), choose=lambda *_, n=none, **__: n, **options)
+    few = rewritten(fn, inputs, Fake(0.5), choose=choose, op=templates.TORCHS)
+    assert len(few) == (name == "no mask")
 
 
 @pytest.mark.parametrize("name", LEFT)
