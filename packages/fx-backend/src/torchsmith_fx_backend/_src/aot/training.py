@@ -549,9 +549,10 @@ def _compiled_backward(
     half, used = training.backwards.get((key, without)) or training.backward_of(key, without)
     arguments: list[Any] = []
     if saves or used:
-        count, sizes = len(training.saved) - len(numbers), set(training.numbers)
+        count = len(training.saved) - len(numbers)
         # Sizes alone are not let go of: eager saves nothing there.
-        values: Any = saved_by(ctx, results) if saves or set(used) - sizes else [None] * count
+        held = saves or not set(training.numbers).issuperset(used)
+        values: Any = saved_by(ctx, results) if held else [None] * count
         if numbers:
             values = list(values[:count])
             for place, number in zip(training.numbers, reversed(numbers), strict=True):
