@@ -107,12 +107,14 @@ def test_shapes_are_those_of_torch_matmul(case: str, device: str) -> None:
     x, w = kt.make(*left, device=device), kt.make(*right, device=device)
     bias = kt.make(right[-1], device=device)
     residual = kt.make(*eager(x, w).shape, device=device)
+    slack = 4.0 if case == "one" else 1.0  # nothing averages the roundings of a single product
     for dtype in (torch.float32, torch.float16):
         tensors = [t.to(dtype) for t in (x, w, bias, residual)]
         kt.no_worse_than_eager(
             lambda x, w, b, r: matmul(x, w, b, "silu", r, scale=2),
             lambda x, w, b, r: eager(x, w, b, "silu", r, 2),
             tensors,
+            slack=slack,
         )
         assert matmul(*tensors[:2]).shape == eager(*tensors[:2]).shape
 
