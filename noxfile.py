@@ -73,7 +73,7 @@ def torch(session: nox.Session) -> None:
     stamp = folder / "made-of.txt"  # written last
     if not stamp.exists() or stamp.read_text() != made_of:
         shutil.rmtree(folder, ignore_errors=True)
-        there = ("--ignore-installed", "--prefix", str(folder))
+        there = ("--no-compile", "--ignore-installed", "--prefix", str(folder))
         session.install("-q", *there, "-r", str(pinned))
         stamp.write_text(made_of)
     (shared,) = folder.glob("lib/python*/site-packages")
@@ -82,13 +82,16 @@ def torch(session: nox.Session) -> None:
 
 
 def install(session: nox.Session, *packages: str) -> None:
-    """Install package folders of this repository with their third-party dependencies."""
-    session.install("-q", "-c", "constraints/tools.txt", *(f"packages/{name}" for name in packages))
+    """Install package folders of this repository with their third-party dependencies. They are
+    built by one installation of the build backend, not by one in an environment of each."""
+    tools(session, "hatchling")
+    tools(session, "--no-build-isolation", *(f"packages/{name}" for name in packages))
 
 
 def tools(session: nox.Session, *names: str) -> None:
-    """Install tools at the versions of ``constraints/tools.txt``."""
-    session.install("-q", "-c", "constraints/tools.txt", *names)
+    """Install tools at the versions of ``constraints/tools.txt``; modules that are never imported
+    are not compiled, which took half of the time."""
+    session.install("-q", "--no-compile", "-c", "constraints/tools.txt", *names)
 
 
 def script(session: nox.Session, path: str, packages: Iterable[str], *names: str) -> None:
@@ -240,17 +243,18 @@ def integration(session: nox.Session) -> None:
 
 @task(python=MATRIX, tags=["ci"])
 def matrix(session: nox.Session) -> None:
-    """guards, tracer and kernels on the other Pythons, in one environment per Python. How results
-    of torch's kernels lie depends on torch, not on Python: those tests run on one only."""
+    """guards, tracer and kernels on the other Pythons, in one environment per Python: all that
+    follows bytecode, and a share of the cases of each other test. How results of torch's kernels
+    lie depends on torch, not on Python: those tests run on one only."""
     layouts = "packages/guards/tests/fake/layouts"
     for name in ("guards", "tracer", "kernels"):  # each is tested before the next is there
-        test_package(session, name, f"--ignore={layouts}")
+        test_package(session, name, f"--ignore={layouts}", "--share", "4")
 
 
-@task(name="matrix-backend", python=MATRIX)
-def matrix_backend(session: nox.Session) -> None:
-    """guards and fx-backend on the other Pythons; before a release, too long for every run."""
-    for name in ("guards", "fx-backend"):
+@task(name="matrix-whole", python=MATRIX)
+def matrix_whole(session: nox.Session) -> None:
+    """Every test of a package on the other Pythons; before a release, too long for every run."""
+    for name in ("guards", "tracer", "kernels", "fx-backend"):
         test_package(session, name)
 
 
