@@ -70,3 +70,17 @@ def test_one_graph_for_all_that_data_decides(name, gradient, monkeypatch):
                 pair = [torch.autograd.grad(y.sum(), x)[0] for y, x in zip((got, want), here)]
                 torch.testing.assert_close(*pair)
     assert len(made) == 2  # for the first size, and for all
+
+
+@pytest.mark.parametrize("other", [lambda n: 3, lambda n: (n * 2 - 3).item()])
+def test_a_number_that_is_not_what_was_stated_is_told(other):
+    def fn(x, n):
+        count = n.item()
+        torch._check(count == other(n))
+        return x * count
+
+    compiled = torchsmith.compile(fn, fullgraph=True, options=OPTIONS)
+    x = torch.ones(2)
+    assert compiled(x, torch.tensor(3)).tolist() == [3, 3]
+    with pytest.raises(RuntimeError, match="Expected cond to be True"):
+        compiled(x, torch.tensor(5))
