@@ -11,6 +11,7 @@ from torchsmith_guards._src.fake.layouts.base import (
     layout_of,
     same_sizes,
 )
+from torchsmith_guards._src.fake.layouts.by_data import place_of, slice_bounds
 from torchsmith_guards._src.fake.layouts.views import resolve_size, view_strides
 from torchsmith_guards._src.fake.mode import FakeMode
 from torchsmith_guards._src.fake.torch_mode import TorchMode
@@ -143,11 +144,13 @@ __all__ = [
     "limits_of",
     "native_library",
     "new_strided",
+    "place_of",
     "python_function",
     "resolve_size",
     "same_sizes",
     "settled",
     "share_memory",
+    "slice_bounds",
     "stride_dependents",
     "tensor_of",
     "varying_floats",

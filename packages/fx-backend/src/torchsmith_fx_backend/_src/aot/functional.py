@@ -26,6 +26,7 @@ from torchsmith_fx_backend._src.aot.overlap import (
     order_matters,
     overlaps_itself,
     refused_by_eager,
+    same_place,
 )
 from torchsmith_fx_backend._src.aot.values import Base, Call, Value
 from torchsmith_fx_backend._src.aot.views import LAZY, UNCOUNTED, Step, scatter
@@ -103,7 +104,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
         self._rules = rules
         self._static = static
         # Every symbol is a size of at least two; sizes that come from data may be anything.
-        self._bounded = True
+        self._bounded = not getattr(fake_mode.shape_env, "has_unbacked", False)
         # Some tensor is lazily conjugated or negated: layout rules do not carry these bits.
         self._lazy = False
         self._attention = attention_switches()
@@ -500,9 +501,7 @@ class FunctionalMode(DispatchMode):  # type: ignore[no-untyped-call]
             others = list(call.values)
             others.remove(self.values[id(target)])
             for value in others:
-                if pointwise and value.tensor is target:
-                    continue
-                if value.base is not base:
+                if value.base is not base or (pointwise and same_place(value.tensor, target)):
                     continue
                 asked = target, value.tensor, pointwise
                 if refused_by_eager(*asked) or order_matters(*asked):

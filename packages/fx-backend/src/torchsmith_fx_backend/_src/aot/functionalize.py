@@ -148,6 +148,8 @@ def begin(
     if not static and any(map(is_foreign, examples)):
         raise UnsupportedError(what="a size that is a symbol of another library")
     recorder = Recorder()
+    if isinstance(fake_mode.shape_env, guards.ShapeEnv):
+        recorder.symbols.environment = fake_mode.shape_env
     mode = FunctionalMode(recorder, fake_mode, rules, static)
     if isinstance(program, torch.nn.Module):
         mode.name_tensors(named_tensors(program))

@@ -30,6 +30,13 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     )
 
 
+def same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the elements of two tensors of one storage are the same, in the same order."""
+    return a is b or guards.same_sizes(
+        (*a.shape, *a.stride(), a.storage_offset()), (*b.shape, *b.stride(), b.storage_offset())
+    )
+
+
 def refused_by_eager(written: torch.Tensor, read: torch.Tensor, pointwise: bool) -> bool:
     """Whether eager refuses to write ``written`` while it reads ``read``, of the same storage.
 
@@ -40,6 +47,8 @@ def refused_by_eager(written: torch.Tensor, read: torch.Tensor, pointwise: bool)
         read: another operand.
         pointwise: the operator may read the very elements that it writes.
     """
+    if _Places.of(written) is None or _Places.of(read) is None:
+        return True  # only the data tells
     if written.numel() == 0 or read.numel() == 0 or not (is_dense(written) and is_dense(read)):
         return False
     start, other = _extent(written), _extent(read)

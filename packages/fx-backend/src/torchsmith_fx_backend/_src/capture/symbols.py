@@ -70,12 +70,14 @@ class SymbolNodes:
 
     Attributes:
         graph: where nodes are added.
+        environment: knows what symbols stand for that come from no input.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
         self._origins: dict[str, tuple[fx.Node, str, int, object]] = {}
         self._nodes: dict[object, fx.Node | int | float | bool] = {}
+        self.environment: guards.ShapeEnv | None = None
 
     def bind(self, value: SymNumber, node: fx.Node) -> None:
         """``node`` computes ``value``; the first binding of an expression stays."""
@@ -148,6 +150,10 @@ class SymbolNodes:
         made: fx.Node | int | float | bool
         if kind == "Const":
             made = expr.value
+        elif kind == "Symbol" and (env := self.environment) and expr in env.definitions:
+            made = self.lower_expr(env.definitions[expr])
+            if isinstance(made, fx.Node):
+                made.meta["val"] = env.size_of(expr)  # which kernels know by name
         elif kind == "Symbol":
             made = self._query(expr.name)
         elif kind in _FOLDS:

@@ -138,8 +138,11 @@ def size_index(value: object, place: bool = False) -> Index:
     if isinstance(value, torch.SymInt):
         node = value.node
         if isinstance(node, torchsmith_guards.SymNode):
-            # A guard may have made a symbol equal to a number since this size was computed.
-            expr = node.shape_env.simplify(torchsmith_guards.expr_of(value))
+            # A guard may have made a symbol equal to a number since this size was computed; what
+            # data decides keeps its name: the check that it is equal compares it with another.
+            expr = torchsmith_guards.expr_of(value)
+            if torchsmith_guards.hint_of(value) is not None:
+                expr = node.shape_env.simplify(expr)
             if not isinstance(expr, torchsmith_guards.Symbol) and _known_one(value):
                 return const(1)
             return _from_guards(expr, place)

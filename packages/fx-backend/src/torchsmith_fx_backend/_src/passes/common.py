@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torchsmith_guards import hint_of
+from torchsmith_guards import Symbol, expr_of, hint_of
 
 from torchsmith_fx_backend._src.passes.base import Pass, escaping, is_pure, stand_in
 
@@ -44,9 +44,10 @@ def _is_written_apart(node: fx.Node) -> bool:
 
 def _brings_size(node: fx.Node) -> bool:
     """Whether a size or number that only the data decides comes into the graph with ``node``."""
-    if _FROM_DATA.isdisjoint(getattr(node.target, "tags", ())):
-        return False
     value = node.meta.get("val")
+    named = isinstance(value, torch.SymInt) and isinstance(expr_of(value), Symbol)
+    if not named and _FROM_DATA.isdisjoint(getattr(node.target, "tags", ())):
+        return False
     results = value if isinstance(value, (tuple, list)) else (value,)
     numbers = [n for r in results for n in (r.shape if isinstance(r, torch.Tensor) else (r,))]
     return any(isinstance(n, torch.SymInt | torch.SymFloat) and hint_of(n) is None for n in numbers)

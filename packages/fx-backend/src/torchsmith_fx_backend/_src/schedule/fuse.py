@@ -158,7 +158,9 @@ class Fuser:
             name = getattr(node.target, "__name__", "")
             if not name.startswith(("sym_size", "sym_stride", "sym_numel")):
                 return False
-        return self.facts.scalar_index(node) is not None
+            return self.facts.scalar_index(node) is not None
+        index = self.facts.scalar_index(node)  # what is a symbol itself gives that its number
+        return index is not None and type(index) is not ix.Sym
 
     def _new_unit(self, nest: Nest | None, node: fx.Node | None) -> Unit:
         unit = Unit(self._numbered, nest, node, era=self._era)

@@ -22,6 +22,7 @@ from torch.nested._internal.nested_int import NestedIntNode
 from torchsmith_guards._src.fake.build import build, is_plain, settle, wrap
 from torchsmith_guards._src.fake.kernels import agree_with_kernels
 from torchsmith_guards._src.fake.layouts.base import Effect, Entry, entry_of
+from torchsmith_guards._src.fake.layouts.by_data import data_rule
 from torchsmith_guards._src.fake.layouts.views import GUARDED_VIEW
 from torchsmith_guards._src.fake.lean import defaults, knows_constructor, without_dynamo
 from torchsmith_guards._src.fake.result_cache import ResultCache
@@ -151,6 +152,11 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         if func is _RESTRIDE and not self._symbolic and is_plain(self, args[:1]):
             with in_kernel_invocation_manager(self):
                 return func(*args, **kwargs)
+        if self._env is not None and self._env.has_unbacked:
+            by_data = data_rule(func)
+            result = by_data and self._ruled(by_data, args, kwargs)
+            if by_data is not None and result is not NotImplemented:
+                return result
         entry = entry_of(func)
         if entry is not None:
             result = self._by_rule(entry, args, kwargs)
@@ -202,6 +208,9 @@ class TorchMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's __i
         """What an operator with a layout rule returns, or NotImplemented."""
         if self._env is not None and self._env.has_unbacked:
             return NotImplemented  # rules take every symbol to be at least two
+        return self._ruled(entry, args, kwargs)
+
+    def _ruled(self, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         if not all(is_plain(self, part, entry.dtypes) for part in (args, kwargs.values()) if part):
             return NotImplemented
         result = entry.result(args, kwargs)

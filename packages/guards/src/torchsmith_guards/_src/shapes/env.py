@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -52,6 +52,8 @@ class ShapeEnv(TorchProtocol):
         runtime_asserts: conditions on data-dependent symbols, to be checked when they are known.
         bindings: for every symbol with a source: where its number is found.
         hints: number of each backed symbol at this call.
+        definitions: what symbols stand for that have been made by ``named``.
+        parts: what has been found of slices, for rules of their layout.
         where: gives the user's current ``file:line``; set by the tracer.
         history: tells sizes apart that are equal by chance: only those of which it says the same
             share a symbol; set by the tracer.
@@ -72,6 +74,9 @@ class ShapeEnv(TorchProtocol):
         self._guards: dict[SymCondition, ShapeGuard] = {}
         self._ranges: dict[Symbol, tuple[Bound, Bound]] = {}
         self._replacements: dict[Symbol, SymExpr] = {}
+        self.definitions: dict[Symbol, SymExpr] = {}
+        self._defined: dict[SymExpr, Symbol] = {}
+        self.parts: dict[Hashable, tuple[Any, Any, Any]] = {}
         self.log: list[Callable[[], object]] = []
         self._frozen = 0
 
@@ -128,6 +133,27 @@ class ShapeEnv(TorchProtocol):
             self._record(rel.relate("<=", ex.const(lo), symbol))
         if symbol is not None and hi is not None:
             self._record(rel.relate("<=", symbol, ex.const(hi)))
+
+    def size_of(self, expr: SymExpr) -> torch.SymInt | int:
+        """A size or place that is computed from data, which is not negative."""
+        found = self.named(expr)
+        return int(found.value) if isinstance(found, Const) else _sym_int(SymNode(self, found))
+
+    def named(self, expr: SymExpr) -> SymExpr:
+        """What has no plain form, or might be negative for all that its parts tell, gets a symbol
+        of its own, the same for the same expression."""
+        if isinstance(expr, Symbol) or (expr.lo >= 0 and ex.is_plain(expr)):
+            return expr
+        known = self._defined.get(expr)
+        if known is None:
+            known = self._new("u", None, None, max(expr.lo, 0), expr.hi)
+            self._set(self._defined, expr, known)
+            self._set(self.definitions, known, expr)
+        return known
+
+    def know_part(self, key: Hashable, found: tuple[Any, Any, Any]) -> None:
+        """Add to ``parts``."""
+        self._set(self.parts, key, found)
 
     def create_unbacked_float(self) -> torch.SymFloat:
         """A float that only the data determines."""
@@ -236,14 +262,18 @@ class ShapeEnv(TorchProtocol):
         left, right = self.simplify(condition.left), self.simplify(condition.right)
         if left is not condition.left or right is not condition.right:
             return self.static_truth(rel.relate(condition.op, left, right))
-        if not self._ranges:
-            return None  # bounds from birth were used when the relation was built
-        lo, hi = bounds(ex.sub(right, left), self._ranges)
-        if condition.op == "<=":
-            return True if lo >= 0 else False if hi < 0 else None
-        if lo > 0 or hi < 0:
-            return condition.op == "!="
-        return condition.op == "==" if lo == hi == 0 else None
+        if self._ranges:  # bounds from birth were used when the relation was built
+            lo, hi = bounds(ex.sub(right, left), self._ranges)
+            if condition.op == "<=" and (lo >= 0 or hi < 0):
+                return lo >= 0
+            if condition.op != "<=" and (lo > 0 or hi < 0 or lo == hi):
+                return (condition.op == "==") is (lo == hi == 0)
+        if condition.free_symbols.isdisjoint(self.definitions):
+            return None
+        # One step only: expressions of what others are made of grow without end.
+        left, right = (ex.substitute(side, self.definitions) for side in (left, right))
+        found = rel.relate(condition.op, left, right)
+        return found if isinstance(found, bool) else None
 
     def _static_junction(self, condition: rel.Junction) -> bool | None:
         decisive = condition.op == "or"
@@ -306,7 +336,7 @@ class ShapeEnv(TorchProtocol):
         assert not isinstance(condition, bool), "a bool is its own static truth"
         if self.hint_of(condition) is not None:
             return self.evaluate_condition(condition)
-        self.runtime_asserts.append(ShapeGuard(condition, self.where()))
+        self.runtime_asserts.append(ShapeGuard(rel.as_relation(condition), self.where()))
         self.log.append(self.runtime_asserts.pop)
         self._learn(condition)
         return True
@@ -333,6 +363,8 @@ class ShapeEnv(TorchProtocol):
                 (condition.left, condition.right),
                 (condition.right, condition.left),
             ):
+                if self.hint_of(one) is not None and self.hint_of(other) is None:
+                    continue  # an input tells it, sooner than data does
                 if isinstance(one, Symbol) and one not in self.simplify(other).free_symbols:
                     if one not in self._replacements:
                         self._set(self._replacements, one, other)

@@ -190,6 +190,12 @@ def _extreme(
     return intern(kind, key, pick(a.lo for a in key), pick(a.hi for a in key), args=key)
 
 
+def is_plain(expr: SymExpr) -> bool:
+    """Whether it is made of sums and products only."""
+    return isinstance(expr, Symbol | Const | Add | Mul) and all(map(is_plain, expr.parts()))
+
+
+@_cached
 def call(name: str, *args: SymExpr) -> SymExpr:
     """``FUNCTIONS[name]`` of ``args``; computed at once when all are literals."""
     if all(isinstance(a, Const) for a in args):

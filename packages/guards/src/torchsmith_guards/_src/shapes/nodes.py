@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any, ClassVar, TypeVar, cast
 from weakref import WeakValueDictionary
+
+import torch
 
 INF = math.inf
 Number = int | float
@@ -229,31 +232,32 @@ class Mod(_Division):
 class _Extreme(SymExpr):
     __slots__ = ("args",)
     args: tuple[SymExpr, ...]
-    function: ClassVar[Any]  # min or max
+    pick: ClassVar[Any]  # which takes symbolic numbers, too
+    function: ClassVar[str]
 
     def parts(self) -> tuple[SymExpr, ...]:
         return self.args
 
     def evaluate(self, values: Mapping[str, Number]) -> Number:
-        found: Number = type(self).function(a.evaluate(values) for a in self.args)
+        found: Number = reduce(type(self).pick, (a.evaluate(values) for a in self.args))
         return found
 
     def text(self, names: Mapping[str, str] | None = None) -> str:
-        return f"{type(self).function.__name__}({', '.join(a.text(names) for a in self.args)})"
+        return f"{type(self).function}({', '.join(a.text(names) for a in self.args)})"
 
 
 class Min(_Extreme):
     """The least of two or more numbers."""
 
     __slots__ = ()
-    function = min
+    pick, function = torch.sym_min, "min"
 
 
 class Max(_Extreme):
     """The greatest of two or more numbers."""
 
     __slots__ = ()
-    function = max
+    pick, function = torch.sym_max, "max"
 
 
 class Call(SymExpr):

@@ -211,6 +211,32 @@ def _orient(terms: ex._Poly, literal: int) -> tuple[ex._Poly, int]:
     return terms, literal
 
 
+def indicator(condition: SymCondition | bool) -> SymExpr | None:
+    """One where it holds, else zero; None for conditions on floats."""
+    one, zero = ex.const(1), ex.const(0)
+    if isinstance(condition, bool):
+        return one if condition else zero
+    if isinstance(condition, Junction):
+        parts = [indicator(part) for part in condition.parts]
+        known = [part for part in parts if part is not None]
+        chosen = ex.minimum if condition.op == "and" else ex.maximum
+        return chosen(*known) if len(known) == len(parts) else None
+    if not isinstance(condition, Relation):
+        return None
+    gap = ex.sub(condition.right, condition.left)
+    if condition.op == "<=":
+        return ex.maximum(ex.minimum(ex.add(gap, one), one), zero)
+    differs = ex.minimum(ex.maximum(gap, ex.neg(gap)), one)
+    return differs if condition.op == "!=" else ex.sub(one, differs)
+
+
+def as_relation(condition: SymCondition) -> SymCondition:
+    """An equal comparison, for conditions on ints of which one of several may hold."""
+    holds = None if getattr(condition, "op", "or") != "or" else indicator(condition)
+    made = None if holds is None else relate("==", holds, ex.const(1))
+    return condition if made is None or isinstance(made, bool) else made
+
+
 @lru_cache(maxsize=16384)
 def invert(condition: SymCondition | bool) -> SymCondition | bool:
     """``not condition``."""

@@ -332,7 +332,11 @@ class SymNode:
         return self._wrap(rel.invert(self.condition))
 
     def sym_ite(self, then: SymNode, other: SymNode) -> SymNode:
-        return then if self.bool_() else other
+        holds = None if self.hint is not None else rel.indicator(self.condition)
+        if holds is None or not (then.is_int() and other.is_int()):
+            return then if self.bool_() else other
+        holds = self.shape_env.named(holds)  # by a name, so that expressions stay short
+        return self._wrap(ex.add(other.value, ex.mul(holds, ex.sub(then.value, other.value))))
 
     # --- layouts ---------------------------------------------------------------------------
 

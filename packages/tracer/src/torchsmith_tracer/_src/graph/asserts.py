@@ -11,11 +11,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torchsmith_guards import SymCondition, SymNode
+from torchsmith_guards import Symbol, SymCondition, SymExpr, SymNode
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 
@@ -31,6 +31,15 @@ class _Number:
     def __init__(self, graph: OutputGraph, node: fx.Node) -> None:
         self.graph = graph
         self.node = node
+
+    def __bool__(self) -> bool:
+        raise TypeError("only the data determines it")
+
+    @classmethod
+    def __torch_function__(
+        cls, fn: Callable[..., object], types: object, args: Any = (), kwargs: object = None
+    ) -> _Number:
+        return _operator(fn)(*args)
 
 
 def _operator(fn: Callable[..., object], *, reflected: bool = False) -> Callable[..., _Number]:
@@ -62,16 +71,26 @@ def emit(graph: OutputGraph, condition: SymCondition) -> None:
         for part in condition.parts:  # type: ignore[union-attr]
             emit(graph, part)
         return
-    numbers = {s.name: _Number(graph, _node_of(graph, s)) for s in condition.free_symbols}
     truth: object = None
     with suppress(TypeError):  # of a function that takes numbers only
-        truth = condition.evaluate(numbers)  # type: ignore[arg-type]
+        truth = condition.evaluate(_numbers(graph, condition))
     if not isinstance(truth, _Number):
         raise Unsupported("data-dependent-size", what="a check", error=condition.text())
     graph.append_assert(truth.node, f"the data must satisfy {condition.text()}")
 
 
-def _node_of(graph: OutputGraph, symbol: object) -> fx.Node:
+def _numbers(graph: OutputGraph, value: SymCondition | SymExpr) -> Any:
+    return {s.name: _number_of(graph, s) for s in value.free_symbols}
+
+
+def _number_of(graph: OutputGraph, symbol: Symbol) -> object:
+    definition = graph.shape_env.definitions.get(symbol)  # type: ignore[union-attr]
+    if definition is not None:
+        return definition.evaluate(_numbers(graph, definition))
+    return _Number(graph, _node_of(graph, symbol))
+
+
+def _node_of(graph: OutputGraph, symbol: Symbol) -> fx.Node:
     """The node that has, or whose size is, the number ``symbol``."""
     for node in graph.graph.nodes:
         example = node.meta.get("example_value")

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torchsmith_guards import holds, is_contiguous, layout_of, resolve_size, view_strides
+from torchsmith_guards import (
+    holds,
+    is_contiguous,
+    layout_of,
+    place_of,
+    resolve_size,
+    same_sizes,
+    slice_bounds,
+    view_strides,
+)
 
 from torchsmith_fx_backend._src.capture.rules.registry import FLOATS, Mode, Tensor, aten, laid, rule
 
@@ -102,6 +111,48 @@ def _split_with_sizes(m: Mode, x: Tensor, split_sizes: Sequence[Any], dim: int =
 
 def _piece(m: Mode, x: Tensor, dim: int, start: int, end: int) -> Tensor:
     return m.tensor(aten.slice.Tensor, x, dim, start, end)
+
+
+@rule(aten.slice.Tensor)
+def _slice(m: Mode, x: Tensor, *where: Any) -> Any:
+    """With bounds that kernels can begin and end at where data decides about them."""
+    bounds = _bounded(x, *where)
+    return NotImplemented if bounds is None else m.call(aten.slice.Tensor, x, *bounds)
+
+
+@rule(aten.slice_scatter.default)
+def _slice_scatter(m: Mode, x: Tensor, source: Tensor, *where: Any) -> Any:
+    bounds = _bounded(x, *where)
+    if bounds is None:
+        return NotImplemented
+    return m.call(aten.slice_scatter.default, x, source, *bounds)
+
+
+def _bounded(
+    x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> tuple[Any, ...] | None:
+    found = slice_bounds(x, dim, start, end, step)
+    if found is None or same_sizes(
+        found[:2], (0 if start is None else start, 2**63 - 1 if end is None else end)
+    ):
+        return None
+    return dim, *found[:2], step
+
+
+@rule(aten.select.int)
+def _select(m: Mode, x: Tensor, dim: int, index: Any) -> Any:
+    place = place_of(x, dim, index)
+    if place is None or same_sizes((place,), (index,)):
+        return NotImplemented
+    return m.call(aten.select.int, x, dim, place)
+
+
+@rule(aten.select_scatter.default)
+def _select_scatter(m: Mode, x: Tensor, source: Tensor, dim: int, index: Any) -> Any:
+    place = place_of(x, dim, index)
+    if place is None or same_sizes((place,), (index,)):
+        return NotImplemented
+    return m.call(aten.select_scatter.default, x, source, dim, place)
 
 
 @rule(aten.unbind.int)
