@@ -66,6 +66,15 @@ def test_special_values(name):
     check(lambda x: CASES[name](x, 1), SPECIAL)
 
 
+def test_what_is_the_same_in_all_rows():
+    def program(x):
+        places = torch.arange(8)[None].expand(len(x), 8)
+        return (torch.diff(places, prepend=places[:, :1] - 1) != 1).cumsum(-1)
+
+    plan = check(program, torch.ones(64))
+    assert all(kernel_function(kernel, "k") for kernel in kernels(plan))
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.bfloat16, torch.float64])
 def test_dtypes(dtype):
     x = (X > 0).to(dtype) if dtype is torch.bool else X.to(dtype)

@@ -55,7 +55,7 @@ def _rows(out: Emitter, lane: int | None) -> None:
         return
     header = out.loop_header(lane, "low", "high")
     with out.loops(facts.reduce_axes):
-        hoist(out, _before_scans(facts, full), lane, ())
+        hoist(out, facts.closure(_before_scans(facts, full)), lane, ())
         out.line("#pragma omp simd")
         with out.block(header):
             out.emit(facts.closure(full))
