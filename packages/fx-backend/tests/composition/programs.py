@@ -324,6 +324,18 @@ def _flip(d: Draft, x: str) -> str | None:
 
 
 @_kind(MOVES)
+def _places(d: Draft, x: str) -> str | None:
+    """Places along one dimension, which are the same along all others."""
+    if not _ranked(x, d):
+        return None
+    sizes = [1] * d.values[x].dim()
+    dim = d.rng.randrange(len(sizes))
+    sizes[dim] = -1
+    number = d.rng.choice(("", " % 3", " - 4", " * (torch.zeros(()) - 1)"))
+    return f"(torch.arange({_size(d, x, dim)}){number}).view({sizes}).expand({x}.shape)"
+
+
+@_kind(MOVES)
 def _roll(d: Draft, x: str) -> str | None:
     if d.rng.random() < 0.2:
         return f"{x}.roll({d.rng.randint(-3, 3)})"
