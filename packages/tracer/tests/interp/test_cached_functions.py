@@ -492,3 +492,71 @@ def test_any_exception_leaves_the_call_at_its_place(error, caught):
 
     calls = [(X,)] * 3
     assert run(make, True, calls) == run(make, False, calls)
+
+
+class Recipe:
+    def __init__(self, k, seen=0):
+        self.sizes, self.axes, self.table = (k, k + 1), [k], {"all": k * 2}
+        self.inner = None if k < 2 else Recipe(k - 2)
+        self.seen = seen
+
+
+def made_of_arguments(k, log):
+    return Recipe(k)
+
+
+def made_of_what_changed(k, log):
+    return Recipe(k, len(log))
+
+
+def made_with_effects(k, log):
+    log.append("made")
+    return Recipe(k)
+
+
+def made_with_an_error(k, log):
+    return Recipe(k) if k < 2 else Recipe(None)
+
+
+@pytest.mark.parametrize(
+    "made", [made_of_arguments, made_of_what_changed, made_with_effects, made_with_an_error]
+)
+def test_objects_in_a_cache_after_effects(made):
+    def make(ran):
+        log = []
+
+        @functools.cache
+        def cached(k):
+            return made(k, log)
+
+        def program(x, k):
+            log.append("before")
+            recipe = cached(k)
+            log.append(recipe)
+            y = x * recipe.sizes[1] + recipe.table["all"] + recipe.seen
+            while recipe.inner is not None:
+                recipe = recipe.inner
+            recipe.axes.append(k)
+            return y.tolist(), recipe.axes, len(log), log[-1] is log[1], len({*map(id, log)})
+
+        return cached, program
+
+    calls = [(X, 3), (X, 3), (X, 1), (X, 3), (X, 1)]
+    assert run(make, True, calls) == run(make, False, calls)
+
+
+def test_objects_in_a_cache_do_not_break_graphs():
+    backends, recipe = {}, functools.cache(lambda k: Recipe(k))
+
+    def program(x):
+        if type(x) not in backends:
+            backends[type(x)] = "torch"
+        made = recipe(2)
+        return x.reshape(made.sizes[1], -1) + made.inner.table["all"]
+
+    compiled = tracer.compile(program, backend="eager")
+    tracer.clear_metrics()
+    assert torch.equal(compiled(torch.ones(6)), torch.ones(3, 2))
+    assert [f.break_ for f in tracer.metrics().frames] == [None]
+    assert backends == {torch.Tensor: "torch"}
+    assert recipe.cache_info()[:2] == (0, 1)

@@ -5,7 +5,9 @@ What the cache does not hold yet is computed while tracing, by the real call: th
 one, so the body leaves it out the first time. A function that raises then breaks the graph: no
 cache keeps an exception. Where effects come before the call, or numbers among its arguments vary,
 the function is traced for its result instead, the real call takes its place among the effects, and
-a guard asks whether the cache has the same result for the numbers of a call.
+a guard asks whether the cache has the same result for the numbers of a call. A result that is an
+object must be the cache's own: the real call is made while tracing if it gives what tracing gives,
+so that what came before makes no difference.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import gc
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary
@@ -169,7 +172,13 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
         if not has_room(wrapper, 1):
             raise Unsupported("opaque-call", what=f"{_name(wrapper)}, whose cache lacks this call")
         if _pending(tx):
-            return _call_traced(tx, wrapper, args, kwargs, named)
+            marks = tx.checkpoint()
+            try:
+                return _call_traced(tx, wrapper, args, kwargs, named)
+            except Unsupported:
+                tx.rollback(marks)
+                if not _makes_no_difference(tx, wrapper, args, kwargs, given, named):
+                    raise
         try:
             wrapper(*given, **named)
         except BaseException as e:
@@ -206,26 +215,10 @@ def _call_traced(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, named: 
         if (same.function, same.key, same.kwargs) == (wrapper, key, named):
             journal.call_later(same, *args)
             return found
-    outer = [(f.info.code.co_filename, f.line) for f in tx.frames]
-    mark, before, nodes = journal.checkpoint(), len(journal.effects), len(tx.graph.graph.nodes)
-    older = {*journal.mutated, *(v for table in journal.attrs.values() for v in table.values())}
-    outside, journal.watch = journal.watch, []
-    try:
-        result = tx.builder.wrap_new(wrapper.__wrapped__).call(tx, args, kwargs)
-    except ObservedException as e:
-        raise Unsupported("opaque-call", what=what) from e
-    finally:
-        changed, journal.watch = journal.watch, outside
+    mark = journal.checkpoint()
+    result, suits = _traced(tx, wrapper, args, kwargs)
     pattern = _pattern(tx, result, symbols)
     result = _found(result, guards.CallSource(guards.PinnedSource(later.shared)))
-    made = [n.meta.get("example_value") for n in list(tx.graph.graph.nodes)[nodes:]]
-    suits = not any(v in older or exists(v) for v in changed)
-    suits = suits and not any(isinstance(m, torch.Tensor) for m in made)
-    for call in journal.effects[before:]:
-        parts = call if isinstance(call, tuple) else ()  # else: a value that makes others
-        known = [a.value for a in parts if isinstance(a, ConstantValue)]
-        tells = any(type(a) is str and (a, b) in outer for a, b in pairwise(known))
-        suits = suits and bool(parts) and not tells
     journal.rollback(mark)
     waiting = [e[0] for e in journal.effects if isinstance(e, tuple)]
     room = 1 + sum(type(call) is Later and call.function is wrapper for call in waiting)
@@ -262,6 +255,65 @@ def _call_traced(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, named: 
     journal.record(journal.results.popitem)
     journal.call_later(later, *args)
     return result
+
+
+def _traced(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs) -> tuple[Value, bool]:
+    """What tracing the function gives, and whether it has no other effects than calls that do not
+    tell who has called it."""
+    journal = tx.journal
+    outer = [(f.info.code.co_filename, f.line) for f in tx.frames]
+    before, nodes = len(journal.effects), len(tx.graph.graph.nodes)
+    older = {*journal.mutated, *(v for table in journal.attrs.values() for v in table.values())}
+    outside, journal.watch = journal.watch, []
+    try:
+        result = tx.builder.wrap_new(wrapper.__wrapped__).call(tx, args, kwargs)
+    except ObservedException as e:
+        raise Unsupported("opaque-call", what=f"{_name(wrapper)}, which is cached") from e
+    finally:
+        changed, journal.watch = journal.watch, outside
+    made = [n.meta.get("example_value") for n in list(tx.graph.graph.nodes)[nodes:]]
+    suits = not any(v in older or exists(v) for v in changed)
+    suits = suits and not any(isinstance(m, torch.Tensor) for m in made)
+    for call in journal.effects[before:]:
+        parts = call if isinstance(call, tuple) else ()  # else: a value that makes others
+        known = [a.value for a in parts if isinstance(a, ConstantValue)]
+        tells = any(type(a) is str and (a, b) in outer for a, b in pairwise(known))
+        suits = suits and bool(parts) and not tells
+    return result, suits
+
+
+def _makes_no_difference(
+    tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, given: Sequence[object], named: Known
+) -> bool:
+    """Whether a function without effects gives the same before what the program has changed."""
+    marks, before = tx.checkpoint(), len(tx.journal.effects)
+    try:
+        result, suits = _traced(tx, wrapper, args, kwargs)
+        suits = suits and len(tx.journal.effects) == before
+        return suits and _equals(tx, result, tx.interp.hosted(wrapper.__wrapped__, *given, **named))
+    except (Unsupported, ObservedException):
+        return False
+    finally:
+        tx.rollback(marks)
+
+
+def _equals(tx: Trace, value: Value, obj: Any) -> bool:
+    """Whether traced code has made what ``obj`` is, through and through."""
+    kind = type(obj)
+    if type(value) in (TupleValue, ListValue):
+        items = value.unpack(tx)  # type: ignore[attr-defined]
+        same = kind is value.cls and len(obj) == len(items)
+        return same and all(map(partial(_equals, tx), items, obj))
+    if type(value) is DictValue:
+        keys = [tx.interp.concrete(k) for k, _ in value.table.values()]
+        same = kind is value.cls and repr(keys) == repr([*obj])
+        return same and all(map(partial(_equals, tx), value.values(tx), obj.values()))
+    if isinstance(value, NewObjectValue):
+        made, held = tx.journal.stores(value), getattr(obj, "__dict__", {})
+        same = kind is value.cls and value.storage is None and [*made] == [*held]
+        return same and all(map(partial(_equals, tx), made.values(), held.values()))
+    known = tx.interp.try_concrete(value)
+    return type(known) in _LITERALS and kind is type(known) and repr(obj) == repr(known)
 
 
 def _pattern(
