@@ -29,12 +29,14 @@ class SymExpr:
     Attributes:
         lo: greatest known lower bound (``-inf`` if none).
         hi: least known upper bound.
+        is_float: whether its value is a Python float.
     """
 
-    __slots__ = ("__weakref__", "_free", "_order", "hi", "lo")
+    __slots__ = ("__weakref__", "_free", "_order", "hi", "is_float", "lo")
     precedence: ClassVar[int] = 10
     lo: Bound
     hi: Bound
+    is_float: bool
     _order: tuple[object, ...]
     _free: frozenset[Symbol] | None
 
@@ -48,9 +50,7 @@ class SymExpr:
             self._free = found
         return self._free
 
-    @property
-    def is_float(self) -> bool:
-        """True for expressions whose value is a Python float."""
+    def _gives_float(self) -> bool:
         return any(part.is_float for part in self.parts())
 
     def parts(self) -> tuple[SymExpr, ...]:
@@ -91,7 +91,7 @@ def intern(cls: type[_E], key: tuple[object, ...], lo: Bound, hi: Bound, **field
         for name, value in fields.items():
             object.__setattr__(found, name, value)
         found.lo, found.hi = lo, hi
-        found._free = None
+        found._free, found.is_float = None, found._gives_float()
         found._order = (_RANK[cls], found.text())
         found = _TABLE.setdefault(full, found)
     return cast(_E, found)
@@ -112,8 +112,7 @@ class Const(SymExpr):
     def precedence(self) -> int:  # type: ignore[override]
         return 9 if self.value < 0 else 10
 
-    @property
-    def is_float(self) -> bool:
+    def _gives_float(self) -> bool:
         return isinstance(self.value, float)
 
     def evaluate(self, values: Mapping[str, Number]) -> Number:
@@ -140,8 +139,7 @@ class Symbol(SymExpr):
     def free_symbols(self) -> frozenset[Symbol]:
         return frozenset((self,))
 
-    @property
-    def is_float(self) -> bool:
+    def _gives_float(self) -> bool:
         return self.floating
 
     def evaluate(self, values: Mapping[str, Number]) -> Number:
@@ -267,8 +265,7 @@ class Call(SymExpr):
     name: str
     args: tuple[SymExpr, ...]
 
-    @property
-    def is_float(self) -> bool:
+    def _gives_float(self) -> bool:
         return self.name not in INTEGER_FUNCTIONS
 
     def parts(self) -> tuple[SymExpr, ...]:
