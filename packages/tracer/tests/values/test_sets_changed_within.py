@@ -73,3 +73,58 @@ def test_as_cpython(name, change, which, equal):
     expected = program(name, CHANGES[change], which, equal, x)
     compiled = tracer.compile(program, backend="eager")
     assert compiled(name, CHANGES[change], which, equal, x) == expected
+
+
+def emptied(name, kinds, seed, x):
+    """What is compared, in which order, while either set may be emptied, and what is left."""
+    state = [seed]
+    log = []
+    sets = []
+
+    def draw(count):
+        state[0] = (state[0] * 1103515245 + 12345) % 2**31
+        return (state[0] >> 16) % count
+
+    class Element:
+        def __init__(self, number):
+            self.number = number
+            self.hash = draw(3)
+
+        def __hash__(self):
+            return self.hash
+
+        def __eq__(self, other):
+            if not sets:
+                return False
+            log.append((self.number, other.number))
+            if draw(25) == 0:
+                sets[0].clear()
+            if draw(25) == 0:
+                sets[1].clear()
+            return draw(4) == 0
+
+    a = kinds[0]([Element(i) for i in range(draw(14))])
+    b = kinds[1]([Element(100 + i) for i in range(draw(14))])
+    sets.extend((a, b))
+    try:
+        out = call(name, a, b)
+    except RuntimeError as e:
+        out = str(e)
+    sets.clear()
+    shown = [[e.number for e in s] if isinstance(s, set) else s for s in (out, a)]
+    return log, shown, [e.number for e in b], x + 1
+
+
+class Derived(set):
+    pass
+
+
+@pytest.mark.parametrize("kinds", [(set, set), (set, Derived), (Derived, set), (set, list)])
+@pytest.mark.parametrize("name", OPERATORS + COMPARISONS + METHODS)
+def test_emptied(name, kinds):
+    if list in kinds and name not in METHODS:
+        return
+    x = torch.ones(1)
+    for seed in range(6):
+        compiled = tracer.compile(emptied, backend="eager", fullgraph=True)
+        assert compiled(name, kinds, seed, x) == emptied(name, kinds, seed, x)

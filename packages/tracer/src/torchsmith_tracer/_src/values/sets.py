@@ -31,24 +31,31 @@ from torchsmith_tracer._src.values.set_layouts import (
 
 UNKNOWN = "a set that was made in an unknown way"
 CHANGED = "a set that its elements change while they are compared"
+CLEAR: Step = ("clear", ())
+BUSY: Step = ("busy", ())  # in the history while C code changes the set
 
 
 @contextmanager
 def steady(*values: Value) -> Iterator[None]:
     """Leave an operation on sets and dicts to CPython where ``__eq__`` of an element changes one of
-    them: what it comes to depends on their real tables."""
+    them: what it comes to depends on their real tables. Where those of all sets are known, one may
+    be emptied."""
     bases = [value.base_value() for value in values]
     before = list(map(_state, bases))
+    sets = [base for base in bases if isinstance(base, SetValue)]
+    counts = [len(held.history) for held in sets]
+    known = all(held.known() for held in sets)
     try:
         yield
     finally:
-        if list(map(_state, bases)) != before:
+        if list(map(_state, bases)) != before or not all(
+            len(held.history) == count or (known and {*held.history[count:]} == {CLEAR})
+            for held, count in zip(sets, counts, strict=True)
+        ):
             raise Unsupported("opaque-call", what=CHANGED)
 
 
 def _state(value: Value) -> object:
-    if isinstance(value, SetValue):
-        return len(value.history)
     return (id(value.table), len(value.table)) if isinstance(value, DictValue) else None
 
 
@@ -108,14 +115,16 @@ class SetValue(Growing, BuiltinObject):
         self._lose()
 
     def _note(self, tx: Trace, name: str, *elements: Element) -> None:
-        """Note what is done right after."""
+        """Note what is done right after, or has just been."""
         tx.journal.mutate(self, partial(self._back, len(self.history)))
         self.history.append((name, elements))
 
     @contextmanager
     def _changing(self, tx: Trace, other: Value) -> Iterator[None]:
         """What C code does at once: an exception would leave it half done."""
-        tx.journal.mutate(self, partial(self._back, len(self.history)))
+        count = len(self.history)
+        tx.journal.mutate(self, partial(self._back, count))
+        self.history.append(BUSY)
         try:
             with steady(self, other):
                 yield
@@ -125,6 +134,8 @@ class SetValue(Growing, BuiltinObject):
         except BaseException:
             self._lose()
             raise
+        finally:
+            del self.history[count]
 
     # --- order -------------------------------------------------------------------------------
     def ordered(self, tx: Trace) -> list[Element]:
@@ -133,11 +144,28 @@ class SetValue(Growing, BuiltinObject):
         table = self.table
         if not self.history:
             return list(self.entry.elements)
+        if BUSY in self.history:
+            raise Unsupported("opaque-call", what=CHANGED)
         if len(table) > 1:
             if not self._fixed(tx):
                 return sorted(table, key=lambda element: element.number)
             self.settle(tx)
         return list(self.table)
+
+    def walked(self, tx: Trace) -> Iterator[Element]:
+        """The same as C code walks over them: none after ``steady`` has let it be emptied."""
+        count = len(self.history)
+        for element in self.ordered(tx):
+            if len(self.history) > count:
+                break
+            yield element
+
+    def known(self) -> builtins.bool:
+        """Whether its table is that of the real set without any guard."""
+        made = self.entry is NOTHING or CLEAR in self.history
+        if self.doubtful or self.growing is not None or not made:
+            return False
+        return all(has_known_hash(element.key) for element in self.table)
 
     def _fixed(self, tx: Trace) -> bool:
         """Whether the hashes of all elements are known. Those of objects that exist already are
@@ -157,7 +185,7 @@ class SetValue(Growing, BuiltinObject):
         """Guard what the order after changes depends on."""
         if self.doubtful:
             raise Unsupported("opaque-call", what=UNKNOWN)
-        if self.entry is NOTHING or ("clear", ()) in self.history:
+        if self.entry is NOTHING or CLEAR in self.history:
             return
         if not self._arrange():
             raise Unsupported("opaque-call", what=UNKNOWN)
@@ -176,7 +204,7 @@ class SetValue(Growing, BuiltinObject):
 
     def steps(self) -> list[Step]:
         """What leads to this set from an empty one."""
-        if self.doubtful or not self._arrange():
+        if self.doubtful or BUSY in self.history or not self._arrange():
             raise Unsupported("cannot-rebuild", what=UNKNOWN)
         steps = [*self.entry.steps, *self.history]
         names = [name for name, _ in steps]
@@ -190,11 +218,12 @@ class SetValue(Growing, BuiltinObject):
         self.add_element(tx, element_of(tx, item))
 
     def add_element(self, tx: Trace, element: Element) -> None:
-        """The same."""
-        if element not in self.table:
+        """The same. Unlike a look-up, it ends at what is equal even if that is gone by then."""
+        count, size = len(self.history), len(self.table)
+        self.table.add(element)
+        steadily = len(self.history) == count
+        if len(self.table) > size if steadily else any(e is element for e in self.table):
             self._note(tx, "add", element)
-            with comparing_none():
-                self.table.add(element)
 
     def discard(self, tx: Trace, element: Element) -> builtins.bool:
         """Take out what is equal to ``element``, and say whether there was one."""
@@ -248,13 +277,17 @@ class SetValue(Growing, BuiltinObject):
             self.settle(tx)
             if isinstance(base, SetValue) and all(has_known_hash(e.key) for e in elements):
                 real = self._begin_as(tx, base)
-        elif isinstance(base, SetValue):  # whose own table may be another one than the real one's
+        elif isinstance(base, SetValue) and not base.known():
             with comparing_none():
                 real = dict.fromkeys(elements)
+        count = len(self.history)
         with self._changing(tx, other):
             empty = set_layouts.shape(self.table)[0] == 0
             self.table.update(real)
-        if (
+        if len(self.history) > count:  # only what came after it was emptied is left
+            left = set(map(id, self.table))
+            self.history.append(("add", tuple(e for e in elements if id(e) in left)))
+        elif (
             empty
             and not self.doubtful
             and isinstance(base, SetValue)
@@ -296,8 +329,10 @@ class SetValue(Growing, BuiltinObject):
         if other.base_value() is self:
             self.clear(tx)
             return
-        found = whole(tx, other)
-        elements = SetValue.of(tx, tx.interp.each(other)).ordered(tx) if found is None else found[0]
+        found, base = whole(tx, other), other.base_value()
+        if found is None:
+            base = SetValue.of(tx, tx.interp.each(other))
+        elements = base.walked(tx) if isinstance(base, SetValue) else found[0] if found else ()
         with steady(other):
             for element in elements:
                 if not self.discard(tx, element):
@@ -332,7 +367,7 @@ class SetValue(Growing, BuiltinObject):
         if isinstance(base, SetValue):
             walked, held = (self, base) if len(base.table) > len(self.table) else (base, self)
             with steady(self, other):
-                for element in walked.ordered(tx):
+                for element in walked.walked(tx):
                     if element in held.table:
                         made.add_element(tx, element)
             return made
@@ -352,7 +387,7 @@ class SetValue(Growing, BuiltinObject):
             return made
         made = SetValue(cls=self.cls)
         with steady(self, other):
-            for element in self.ordered(tx):
+            for element in self.walked(tx):
                 if element not in found[1]:
                     made.add_element(tx, element)
         return made
@@ -529,9 +564,10 @@ def whole(tx: Trace, other: Value) -> tuple[list[Element], Any] | None:
     return None
 
 
-def each_element(tx: Trace, value: Value) -> Any:
-    """A real set for a set, else an iterator, for C code to ask for one element after the other."""
+def each_element(tx: Trace, value: Value, kind: type | None = None) -> Any:
+    """A real set for a set (not of a class derived from it, where that ``kind`` is walked), else an
+    iterator, for C code to ask for one element after the other."""
     base = value.base_value()
-    if isinstance(base, SetValue):
+    if isinstance(base, SetValue) and kind in (None, base.cls):
         return base.table
     return (element_of(tx, item) for item in tx.interp.each(value))

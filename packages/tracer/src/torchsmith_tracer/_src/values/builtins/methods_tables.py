@@ -309,7 +309,8 @@ def _relation(name: str, *others: type) -> None:
         with steady(mine, other):
             taken_over = name == "issubset" and sys.version_info < (3, 12)  # from a dict, too
             found = whole(tx, other) if taken_over else None
-            theirs = found[1] if found else each_element(tx, other)
+            kind = other.python_type() if name == "isdisjoint" else None  # asks any other iterator
+            theirs = found[1] if found else each_element(tx, other, kind)
             return bool_value(getattr(mine.table, name)(theirs))
 
     for cls in (set, frozenset, *others):
