@@ -560,3 +560,21 @@ def test_objects_in_a_cache_do_not_break_graphs():
     assert [f.break_ for f in tracer.metrics().frames] == [None]
     assert backends == {torch.Tensor: "torch"}
     assert recipe.cache_info()[:2] == (0, 1)
+
+
+def test_objects_of_caches_within_caches_are_traced_once():
+    def make(ran):
+        @functools.cache
+        def tree(k):
+            made = Recipe(1)
+            made.inner = tree(k - 1) if k else None
+            return made
+
+        def program(x, k):
+            ran.append(k)
+            return (x * tree(k).sizes[1]).tolist()
+
+        return tree, program
+
+    calls = [(X, 30), (X, 30), (X, 31)]
+    assert run(make, True, calls) == run(make, False, calls)

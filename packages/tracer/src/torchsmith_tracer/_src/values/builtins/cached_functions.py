@@ -16,6 +16,7 @@ import functools
 import gc
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -162,7 +163,8 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
     if any(map(_varies, args)):
         marks = tx.checkpoint()
         try:
-            return _call_traced(tx, wrapper, args, kwargs, named)
+            if (found := _call_traced(tx, wrapper, args, kwargs, named)) is not None:
+                return found
         except Unsupported:  # it is called with the numbers of this call
             tx.rollback(marks)
     given = [_host(tx, a, wrapper) for a in args]
@@ -173,12 +175,11 @@ def _call_cached(tx: Trace, self: Value, /, *args: Value, **kwargs: Value) -> Va
             raise Unsupported("opaque-call", what=f"{_name(wrapper)}, whose cache lacks this call")
         if _pending(tx):
             marks = tx.checkpoint()
-            try:
-                return _call_traced(tx, wrapper, args, kwargs, named)
-            except Unsupported:
-                tx.rollback(marks)
-                if not _makes_no_difference(tx, wrapper, args, kwargs, given, named):
-                    raise
+            early = partial(tx.interp.hosted, wrapper.__wrapped__, *given, **named)
+            found = _call_traced(tx, wrapper, args, kwargs, named, early)
+            if found is not None:
+                return found
+            tx.rollback(marks)
         try:
             wrapper(*given, **named)
         except BaseException as e:
@@ -200,8 +201,19 @@ def has_room(wrapper: Cached, calls: int) -> bool:
     return info.maxsize is None or info.currsize + calls <= info.maxsize
 
 
-def _call_traced(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, named: Known) -> Value:
+def _call_traced(
+    tx: Trace,
+    wrapper: Cached,
+    args: Args,
+    kwargs: Kwargs,
+    named: Known,
+    early: Callable[[], object] | None = None,
+) -> Value | None:
     """The result from tracing the function, of a call that takes its place among the effects.
+
+    Returns:
+        None for an object that ``early``, which does what the function does, gives as well: what
+        the program has changed so far makes no difference.
 
     Raises:
         Unsupported: the result is not made of literals and numbers; or the function has other
@@ -215,9 +227,16 @@ def _call_traced(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, named: 
         if (same.function, same.key, same.kwargs) == (wrapper, key, named):
             journal.call_later(same, *args)
             return found
-    mark = journal.checkpoint()
+    mark, before, alone = journal.checkpoint(), len(journal.effects), journal.watch is None
     result, suits = _traced(tx, wrapper, args, kwargs)
-    pattern = _pattern(tx, result, symbols)
+    try:
+        pattern = _pattern(tx, result, symbols)
+    except Unsupported:
+        if early and alone and suits and len(journal.effects) == before:
+            with suppress(ObservedException):
+                if _equals(tx, result, early()):
+                    return None
+        raise
     result = _found(result, guards.CallSource(guards.PinnedSource(later.shared)))
     journal.rollback(mark)
     waiting = [e[0] for e in journal.effects if isinstance(e, tuple)]
@@ -280,21 +299,6 @@ def _traced(tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs) -> tuple[Val
         tells = any(type(a) is str and (a, b) in outer for a, b in pairwise(known))
         suits = suits and bool(parts) and not tells
     return result, suits
-
-
-def _makes_no_difference(
-    tx: Trace, wrapper: Cached, args: Args, kwargs: Kwargs, given: Sequence[object], named: Known
-) -> bool:
-    """Whether a function without effects gives the same before what the program has changed."""
-    marks, before = tx.checkpoint(), len(tx.journal.effects)
-    try:
-        result, suits = _traced(tx, wrapper, args, kwargs)
-        suits = suits and len(tx.journal.effects) == before
-        return suits and _equals(tx, result, tx.interp.hosted(wrapper.__wrapped__, *given, **named))
-    except (Unsupported, ObservedException):
-        return False
-    finally:
-        tx.rollback(marks)
 
 
 def _equals(tx: Trace, value: Value, obj: Any) -> bool:
