@@ -294,9 +294,9 @@ def release(session: nox.Session) -> None:
 def readme(session: nox.Session) -> None:
     """Run the Python blocks of every README, check its commands, and run the examples."""
     torch(session)
-    tools(session, "pytest", "transformers")
+    tools(session, "pytest", "pytest-xdist", "transformers")
     install(session, *SIBLINGS)
-    pytest(session, "tests/readme")
+    pytest(session, "tests/readme", "-n", "2")
 
 
 @task(tags=["ci"])

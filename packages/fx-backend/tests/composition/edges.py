@@ -97,7 +97,7 @@ torch.tensordot({x}, {x}, dims=([{dim}], [{dim}]))
 """
 UNPOOLED = """
 F.max_unpool2d(F.max_pool2d({x}, 2), F.max_pool2d({x}, 2, return_indices=True)[1], 2)
-F.max_unpool2d({x}[..., ::2, ::2], torch.arange({count}).view({corner}).repeat({images}) * 2, 2, output_size={image})
+F.max_unpool2d({x}[..., ::2, ::2], {places}, 2, output_size={image})
 F.adaptive_max_pool2d({x}, 2, return_indices=True)[1]
 F.grid_sample({x}, ({x}.sigmoid().mean() - 0.5).expand({batch}, 3, 2, 2), align_corners={truth})
 F.affine_grid({x}.flatten()[:6].view(1, 2, 3), (1, 1, 3, 2), align_corners={truth})
@@ -164,9 +164,8 @@ def _drawn(d: Draft, x: str, table: str) -> str | None:
         other=d.rng.choice(PARTS),
         channels=d.rng.choice([n for n in range(1, channels + 1) if channels % n == 0] or [1]),
         batch=shape[0] if shape else 1,
-        corner=[*half[-2:]],
-        count=_product(half[-2:]),
-        images=[*shape[:-2], 1, 1],
+        places=f"torch.arange({_product(half[-2:])}).view({[*half[-2:]]})"
+        f".repeat({[*shape[:-2], 1, 1]}) * 2",
         image=f"{x}.shape[-2:]",
     )
 

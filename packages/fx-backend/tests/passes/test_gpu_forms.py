@@ -438,6 +438,29 @@ def test_group_norms_between_convolutions_need_no_copies():
     assert moved == [aten.clone.default] * 2  # the first input and the result
 
 
+@pytest.mark.parametrize("returned", [False, True])
+def test_sums_over_parts_of_channels_stay_channels_last(returned):
+    """As in networks that weigh several branches: aten lays the sum out with channels apart."""
+
+    def fn(x, w1, w2, w3):
+        y = torch.conv2d(x, w1, padding=1).relu()
+        parts = y.reshape(y.shape[0], 2, -1, *y.shape[2:])
+        weights = torch.conv2d(parts.sum(1).mean((2, 3), keepdim=True), w2).softmax(1)
+        sums = (parts * weights.reshape(y.shape[0], 2, -1, 1, 1)).sum(1)
+        result = torch.conv2d(torch.nn.functional.avg_pool2d(sums, 3), w3)
+        return (result, sums) if returned else result
+
+    generator = torch.Generator().manual_seed(0)
+    sizes = (2, 4, 9, 9), (8, 4, 3, 3), (8, 4, 1, 1), (5, 4, 1, 1)
+    inputs = [torch.randn(size, generator=generator) * 0.3 for size in sizes]
+    passes = [ChannelsLast(device="cpu", dtypes=(torch.float32,))]
+    calls = rewritten(fn, *inputs, passes=passes, rtol=1e-4, atol=1e-5)
+    (pool,) = [n for n in calls if n.target is aten.avg_pool2d.default]
+    sums = [n for n in calls if n.target is aten.sum.dim_IntList]
+    assert pool.args[0].meta["val"].is_contiguous(memory_format=torch.channels_last) != returned
+    assert sums[0].next.target is aten.clone.default
+
+
 def test_convolutions_with_one_weight_read_one_copy_of_it():
     def fn(x, w, other):
         for _ in range(3):

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
-from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
+from torchsmith_fx_backend._src.loops.registry import Pointwise, Reduction, rule_for
 from torchsmith_fx_backend._src.passes.attention import ATTENTION
 from torchsmith_fx_backend._src.passes.base import (
     COPY,
@@ -248,6 +248,11 @@ class _Walk:
             node.meta["val"] = value
             if node in self.seen and isinstance(old, torch.Tensor):
                 self._copy_for_the_caller(node)
+        elif node not in self.seen and _scatters(node):
+            with self.graph.inserting_before(node.next):
+                last = insert(self.graph, aten.clone.default, node, memory_format=_LAST)
+            node.replace_all_uses_with(last, delete_user_cb=lambda user: user is not last)
+            self.before[last] = old
 
     def _follows(self, node: fx.Node) -> bool:
         """Whether the layout of what ``node`` reads is free, and tells that of its result."""
@@ -326,6 +331,21 @@ class _Walk:
             with self.graph.inserting_before(node):
                 copy = self._in_layout(operand, old)
             node.replace_input_with(operand, copy)
+
+
+def _scatters(node: fx.Node) -> bool:
+    """Whether a reduction reads what has its channels side by side, and aten gives an image with
+    channels apart: as a copy of that in the other order it is written as it is read."""
+    rule, value = rule_for(node), node.meta["val"]
+    if not isinstance(rule, Reduction) or rule.walks is None or any(rule.full) or rule.several:
+        return False
+    if value.dim() != 4 or not value.is_contiguous() or value.is_contiguous(memory_format=_LAST):
+        return False
+    walked: Any = node.args[rule.walks]
+    source = walked.meta["val"]
+    kept = [dim for dim in range(source.dim()) if dim not in rule.dims(node)]
+    channels = 1 if source.dim() == 4 else kept[1]
+    return channels in kept and source.stride(channels) == 1
 
 
 def _either_way(image: torch.Tensor) -> bool:
