@@ -542,3 +542,61 @@ def test_a_handler_goes_on_outside_of_what_raised(apply):
             sides.append((out, x.grad))
         torch.testing.assert_close(*sides)
     assert modes and all(modes)
+
+
+class SavesViews(torch.autograd.Function):
+    """Saves views of its inputs, which count as leaves while no gradients are recorded."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        rows, turned = x.view(-1, x.shape[-1]), w.t()
+        ctx.save_for_backward(rows, turned, rows[0])
+        ctx.shape = x.shape
+        return (rows @ turned).reshape(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        rows, turned, first = ctx.saved_tensors
+        grad = grad.reshape(-1, grad.shape[-1])
+        if not (rows.requires_grad and rows.is_leaf):
+            grad = grad * 2
+        return (grad @ turned.t()).view(ctx.shape), grad.t() @ rows + first * grad.sum()
+
+
+class RecordsOnSaved(SavesViews):
+    @staticmethod
+    def backward(ctx, grad):
+        rows, turned, _ = ctx.saved_tensors
+        with torch.enable_grad():
+            out = rows @ turned
+        assert out.requires_grad
+        return (grad @ turned.t()).view(ctx.shape), grad.reshape(-1, 3).t() @ rows
+
+
+@pytest.mark.parametrize("function", [SavesViews, RecordsOnSaved])
+@pytest.mark.parametrize("written", [False, True])
+def test_views_of_inputs_are_saved(function, written):
+    whole = function is SavesViews
+    compiled = tracer.compile(
+        lambda x, w: function.apply(x, w).cos(), backend="eager", fullgraph=whole
+    )
+    for size in (2, 3):
+        sides = []
+        for f in (lambda x, w: function.apply(x, w).cos(), compiled):
+            x, w = (torch.linspace(-1, 1, 9 * n).view(-1, 3, 3) for n in (size, 1))
+            x, w = x.clone().requires_grad_(), w[0].clone().requires_grad_()
+            y = f(x, w).sin().sum()
+            if written:
+                with torch.no_grad():
+                    x.mul_(2)
+                with pytest.raises(RuntimeError, match="modified inplace") as caught:
+                    y.backward()
+                sides.append(str(caught.value)[:100])  # what it was made by differs
+                continue
+            (first,) = torch.autograd.grad(y, x, create_graph=True)
+            first.sum().backward()
+            sides.append((first, x.grad, w.grad))
+        if written:
+            assert sides[0] == sides[1]
+        else:
+            torch.testing.assert_close(*sides)

@@ -319,3 +319,19 @@ def test_a_single_exception_is_wrapped_as_cpython_does(broken):
     compiled = torchsmith_tracer.compile(f, backend="eager")
     x = torch.ones(2)
     assert compiled(x)[1:] == f(x)[1:] == ("tuple", 1)
+
+
+def test_texts_of_missing_names_are_those_of_their_arguments():
+    def f(x, obj):
+        texts = []
+        for ask in (lambda: Coded("a").gone, lambda: obj.gone, lambda: gone):  # noqa: F821
+            try:
+                ask()
+            except (AttributeError, NameError) as e:
+                texts += [str(e), f"{e}", repr(e), e.name]
+                e.args = (x.shape, 1)
+                texts.append(str(e))
+        return texts, x + 1
+
+    obj, x = Coded("b"), torch.ones(2)
+    assert torchsmith_tracer.compile(f, backend="eager", fullgraph=True)(x, obj)[0] == f(x, obj)[0]

@@ -137,3 +137,34 @@ def test_ends_show_as_in_eager(fn):
             assert all(a == b for a, b in pairs if not isinstance(a, Node))
     finally:
         gc.enable()
+
+
+class Holder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = Node(3)
+
+
+def test_an_attribute_from_before_is_alive_whatever_new_objects_have():
+    # A handle of torch refers weakly to the table of hooks of its module, and a new module has
+    # tables of the same names.
+    def f(x, module, made):
+        handle = module.register_forward_pre_hook(lambda m, args: (args[0] * 2,))
+        other = torch.nn.ModuleList() if made else None
+        x = module(x)
+        handle.remove()
+        return module(x), other is None
+
+    def replaced(x, holder):
+        ref = weakref.ref(holder.kept)
+        holder.kept = Node(4)
+        return ref() is None, x + 1
+
+    x, module = torch.ones(2), torch.nn.ReLU()
+    for made in (True, False):
+        compiled = torchsmith_tracer.compile(f, backend="eager", fullgraph=True)
+        for _ in range(3):
+            assert str(compiled(x, module, made)) == str(f(x, module, made))
+            assert not module._forward_pre_hooks
+    compiled = torchsmith_tracer.compile(replaced, backend="eager")
+    assert compiled(x, Holder())[0] == replaced(x, Holder())[0] is True

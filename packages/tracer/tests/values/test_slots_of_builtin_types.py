@@ -294,3 +294,14 @@ def test_powers_with_a_modulus(check):
         return x + 1, (5).__pow__(3, 7), int.__pow__(2, 5, 3), attempt(lambda: (5).__pow__())[0]
 
     check(program, torch.ones(2))
+
+
+@pytest.mark.parametrize("first", [None, ..., torch.float16])
+def test_hashes_of_what_there_is_one_of(first):
+    def f(x, value):
+        parts = (value, x.dtype, x.layout, None, (None, 1), frozenset([...]), NotImplemented)
+        return [hash(part) for part in parts], x + 1
+
+    compiled = torchsmith_tracer.compile(f, backend="eager", fullgraph=True)
+    for value in (first, None, torch.int8, ...):
+        assert compiled(torch.ones(2), value)[0] == f(torch.ones(2), value)[0]

@@ -288,6 +288,8 @@ class Emitter:
         stores, owner = self._journal.attrs.get(value), self._journal.shared.get(value)
         if owner is not None and value.source is None:
             self.set_attr(value, "__dict__", self.attr(owner, "__dict__"))
+        elif (entries := getattr(value, "entries", None)) is not None and value.source is None:
+            self.set_attr(value, "__dict__", entries.owner or entries)
         elif stores is not None and value.source is None:
             self.new_attrs.add(value)
             kept = {k: v for k, v in stores.items() if not isinstance(v, Deleted)}

@@ -47,6 +47,7 @@ from torchsmith_tracer._src import marks
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.build.arrays import guard_memory, wrap_array
 from torchsmith_tracer._src.build.dynamic import FrameState, check_marks, key_of
+from torchsmith_tracer._src.build.instance_dicts import guard_dicts, share_dict
 from torchsmith_tracer._src.build.lists import LITERALS, is_plain_key, unless_other_keys, wrap_list
 from torchsmith_tracer._src.build.stored_hash import stored_hashes
 from torchsmith_tracer._src.build.tensors import wrap_tensor
@@ -132,6 +133,7 @@ class Builder:
         leaves: tensors that gradients are accumulated in, by the identity of their fake ones.
         inner: where the tensors inside of wrappers are, whose sizes their class marks as it likes.
         arrays: the arrays of NumPy among the inputs.
+        tables: objects by the identity of their ``__dict__``.
     """
 
     def __init__(self, tx: Compilation, frame_state: FrameState | None = None) -> None:
@@ -140,7 +142,7 @@ class Builder:
         self._memo: dict[int, tuple[object, Value, Source | None]] = {}
         self._made: list[Value] = []  # those of rolled back parts, too
         self._scalars: dict[Source, Value] = {}
-        self._tables: dict[int, ObjectValue] = {}  # by the identity of their ``__dict__``
+        self.tables: dict[int, ObjectValue] = {}
         self._identified: dict[Value, None] = {}
         self._is_stock: dict[Source, bool] = {}  # modules: whether they are torch's
         self.leaves: dict[int, TensorValue] = {}
@@ -158,7 +160,7 @@ class Builder:
         entry = self._memo.get(id(obj))
         if entry is not None:
             if entry[2] != source:
-                self._same_object(obj, entry[2], source)
+                self.same_object(obj, entry[2], source)
             return entry[1]
         if kind is types.FunctionType and isinstance(source.base, NamespaceSource):
             # Facts about a global function are facts about that very object, wherever it is found.
@@ -211,7 +213,7 @@ class Builder:
                     delattr(value, name)
         vars(self).clear()
 
-    def _same_object(self, obj: object, first: Source | None, source: Source) -> None:
+    def same_object(self, obj: object, first: Source | None, source: Source) -> None:
         """``obj`` was found at ``first`` and again at ``source``."""
         if first is None:
             return
@@ -283,11 +285,12 @@ class Builder:
                 self.guard(sources[0], GuardKind.NOT_SAME, tuple(sources[1:]), why)
             tables = [
                 tx.world.own_table(v.obj, v.source)
-                for v in self._tables.values()
+                for v in self.tables.values()
                 if v in groups[key] and v.source is not None
             ]
             if len(tables) > 1:
                 self.guard(tables[0], GuardKind.NOT_SAME, tuple(tables[1:]), why)
+        guard_dicts(self, self._memo.values(), changed)
 
     def guard_memory(self) -> None:
         """Guard that arrays and what is written to are in memory of their own."""
@@ -464,10 +467,10 @@ class Builder:
 
     def _dict(self, obj: object, source: Source) -> Value:
         assert isinstance(obj, dict)
-        holder = self._tables.get(id(obj))
+        holder = self.tables.get(id(obj))
         if holder is not None:
             assert holder.source is not None
-            self._same_object(obj, self.tx.world.own_table(holder.obj, holder.source), source)
+            self.same_object(obj, self.tx.world.own_table(holder.obj, holder.source), source)
             return self.tx.interp.instance_dict(holder)
         module = sys.modules.get(str(obj.get("__name__"))) if type(obj) is dict else None
         if id(obj) in self.tx.interp.namespaces or getattr(module, "__dict__", None) is obj:
@@ -660,7 +663,7 @@ class Builder:
             self.guard(source, GuardKind.TYPE, type(obj), "class of a compiled module")
             module = getattr(obj, original)
             self.guard(AttrSource(source, "__class__"), GuardKind.ID, type(module), "its own class")
-            return self._with_table(ModuleValue(module, source, obj))
+            return share_dict(self, ModuleValue(module, source, obj))
         if original is not None:
             return self._original(obj, source)
         if marks.runs_natively(obj):
@@ -668,7 +671,7 @@ class Builder:
             return OpaqueValue(obj, source)
         self.guard(source, GuardKind.TYPE, type(obj), "class of a module")
         self._is_stock[source] = type(obj).__module__.startswith("torch.nn.")
-        return self._with_table(ModuleValue(obj, source))
+        return share_dict(self, ModuleValue(obj, source))
 
     # --- objects -----------------------------------------------------------------------------
     def _object(self, obj: object, source: Source) -> Value:
@@ -695,27 +698,7 @@ class Builder:
             plain = next(getattr(t, f"__{t.__name__}__") for t in _STORAGE if issubclass(kind, t))
             storage = ConstantValue(plain(obj))
             self.guard(ResultSource(source, plain), GuardKind.CONSTANT, storage.value, "its value")
-        return self._with_table(ObjectValue(obj, source, storage))
-
-    def _with_table(self, value: ObjectValue) -> ObjectValue:
-        """Objects that share one ``__dict__`` share what is stored to it."""
-        assert value.source is not None
-        world, tables = self.tx.world, self._tables
-        table = world.instance_dict(value.obj)
-        if type(table) is not dict:
-            return value
-        key = id(table)
-        first = tables.get(key)
-        if first is not None and not value.slot_names():
-            places = [world.own_table(v.obj, v.source) for v in (first, value) if v.source]
-            self._same_object(table, places[0], places[-1])
-            self.tx.journal.share(value, first)
-        elif first is not None or key in self._memo:
-            raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
-        else:
-            tables[key] = value
-            self.tx.graph.record(lambda: tables.__delitem__(key))
-        return value
+        return share_dict(self, ObjectValue(obj, source, storage))
 
     def _sequence(
         self, obj: list[object] | tuple[object, ...] | deque[object], source: Source

@@ -99,7 +99,6 @@ class Journal:
         # Another object with the same ``__dict__``, which keeps what is stored to either.
         self.shared: dict[Value, Value] = {}
         self.results: dict[Any, Value] = {}  # of cached functions, by the call that is repeated
-        self.adopted: set[Value] = set()  # objects whose ``__dict__`` is a dict of traced code's
 
     def checkpoint(self) -> int:
         """A mark for ``rollback``."""

@@ -161,6 +161,7 @@ def _recorded(
     if len(found) < len(args) or any(g is not NONE for g in found[len(args) :]):
         raise _refused(cls)  # an error when the backward pass runs
     wanted = [found[i] for i in numbers]
+    records = any(_requires(n, recorded=True) for n in inner.nodes())
     backward = inner.close([g for g in wanted if isinstance(g, TensorValue)])
     if any(not isinstance(g, TensorValue) and g is not NONE for g in wanted):
         raise _refused(cls)
@@ -168,8 +169,9 @@ def _recorded(
     saved = [n for n in backward.operands if n in inside]
     shared = [n for n in backward.operands if n not in inside]
     given_nodes = [a.node for i in numbers if isinstance(a := given[i], TensorValue)]
-    made = [n.meta["example_value"] for n in saved if n not in given_nodes]
-    if any(isinstance(x, torch.Tensor) and x.requires_grad for x in made):
+    made = [n for n in saved if n not in given_nodes]
+    # A view of an input counts as a leaf that requires them, as long as none are recorded.
+    if any(_requires(n, recorded=not records) for n in made):
         raise _refused(cls)  # what ``forward`` recorded is differentiated in ``backward``
     result_nodes = [r.node for r in results]
     extra = [n for n in saved if n not in given_nodes and n not in result_nodes]
@@ -195,6 +197,14 @@ def _recorded(
     given_back = iter(tx.interp.unpack(graph.call_nodes(ops.autograd_function, target_args)))
     whole = [next(given_back) if isinstance(p, TensorValue) else p for p in parts]
     return TupleValue(whole) if type(result) is TupleValue else whole[0]
+
+
+def _requires(node: fx.Node, *, recorded: bool = False) -> bool:
+    """Whether what a node gives requires gradients, as no leaf if that must be ``recorded``."""
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return False
+    return not (recorded and value.is_leaf)
 
 
 def _results(tx: Trace, cls: Value, result: Value) -> tuple[list[Value], list[TensorValue]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
@@ -28,22 +28,12 @@ class InstanceDictValue(DictValue):
         self.instance = instance
         super().__init__()
 
-    @staticmethod
-    def adopt(tx: Trace, content: DictValue, instance: ObjectValue) -> None:
-        """Make a dict that traced code has made the ``__dict__`` of a new object, for all who hold
-        it. The object has its attributes already."""
-        table = content.table
-
-        def undo() -> None:
-            content.__class__ = DictValue
-            content.table = table
-            tx.journal.adopted.remove(instance)
-
-        tx.journal.record(undo)
-        content.__class__ = InstanceDictValue
-        view = cast("InstanceDictValue", content)
-        view.tx, view.instance = tx, instance
-        tx.journal.adopted.add(instance)
+    def detach(self) -> None:
+        """Keep the present content: the instance is about to get another ``__dict__``."""
+        table = self.table
+        self.tx.journal.record(lambda: setattr(self, "__class__", InstanceDictValue))
+        self.__class__ = DictValue  # type: ignore[assignment]
+        self.fill(table)
 
     @property
     def table(self) -> Table:

@@ -10,6 +10,7 @@ from typing import cast
 
 from torchsmith_guards import Source
 
+from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.trace import Trace
@@ -177,6 +178,12 @@ class DictValue(Growing, BuiltinObject, HasInstanceDict):
     def keys(self) -> list[Value]:
         """The key values in order."""
         return [k for k, _ in self.table.values()]
+
+    def names(self) -> list[str]:
+        """The keys of a dict that is the ``__dict__`` of an object."""
+        if not all(type(key) is str for key in self.table):
+            raise Unsupported("unsupported-slot", what="a __dict__ of other keys than names")
+        return list(self.table)  # type: ignore[arg-type]
 
     def values(self, tx: Trace) -> list[Value]:
         """The values in order, realised."""

@@ -15,6 +15,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from torchsmith_guards import AttrSource, ItemSource, PinnedSource, Source
 
@@ -40,6 +41,10 @@ from torchsmith_tracer._src.values.lookup import (
 from torchsmith_tracer._src.values.sets import SetValue
 from torchsmith_tracer._src.values.special_methods import HasSpecialMethods
 
+if TYPE_CHECKING:
+    from torchsmith_tracer._src.values.instance_dict import InstanceDictValue
+    from torchsmith_tracer._src.values.mappings import DictValue
+
 
 class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
     """An existing object of a Python class; the builder has guarded its type.
@@ -48,9 +53,11 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
         obj: the real object (None for ``NewObjectValue``).
         cls: its class.
         storage: value of the builtin part for subclasses of dict, list, tuple, int ..., or None.
+        entries: the dict that its ``__dict__`` is, where that was known as a dict before.
+        view: else its ``__dict__`` as a dict, once somebody has asked for it.
     """
 
-    __slots__ = ("cls", "obj", "storage")
+    __slots__ = ("cls", "entries", "obj", "storage", "view")
 
     def __init__(
         self, obj: object, source: Source | None = None, storage: Value | None = None
@@ -59,6 +66,8 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
         self.obj = obj
         self.cls: type = type(obj)
         self.storage = storage
+        self.entries: DictValue | None = None
+        self.view: InstanceDictValue | None = None
         if storage is not None and hasattr(storage, "owner"):
             storage.owner = self
 
@@ -73,6 +82,8 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
 
     # --- instance dict -----------------------------------------------------------------------
     def instance_get(self, tx: Trace, name: str) -> Value | None:
+        if self.entries is not None and not self._in_twin(name):
+            return self.entries.get_str(tx, name)
         if (stored := tx.journal.load_attr(self, name)) is not None:
             return None if stored is DELETED else stored  # type: ignore[return-value]
         if self._in_twin(name):
@@ -103,11 +114,15 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
     def instance_set(self, tx: Trace, name: str, value: Value) -> None:
         if self._in_twin(name):
             self.storage.instance_set(tx, name, value)  # type: ignore[union-attr]
-            return
-        tx.journal.store_attr(self, name, value)
+        elif self.entries is not None:
+            self.entries.store(tx, name, ConstantValue(name), value)
+        else:
+            tx.journal.store_attr(self, name, value)
 
     def instance_names(self, tx: Trace) -> list[str]:
         """Names in the instance dict, in order."""
+        if self.entries is not None:
+            return self.entries.names()
         owner = self.dict_owner(tx)
         names = tx.journal.names(self, tx.world.instance_names(owner.obj, owner.source))
         slots = self.slot_names() if tx.journal.stores(self) else frozenset()
@@ -129,7 +144,7 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
         """Guard that the instance dict of an existing object lacks ``name``, which the class then
         provides, unless traced code has deleted it there."""
         owner, absent = self.dict_owner(tx), tx.world.absent
-        stored = tx.journal.load_attr(owner, name) is not None
+        stored = self.entries is not None or tx.journal.load_attr(owner, name) is not None
         if owner.source is None or stored or (owner, name) in absent:
             return
         absent.add((owner, name))
@@ -220,7 +235,10 @@ class ObjectValue(HasSpecialMethods, PlainObject, HasInstanceDict):
         if self.instance_get(tx, name) is None:
             self.guard_missing(tx, name)
             raise self.no_attribute(tx, name)
-        tx.journal.store_attr(self, name, DELETED)
+        if self.entries is not None:
+            self.entries.remove(tx, ConstantValue(name))
+        else:
+            tx.journal.store_attr(self, name, DELETED)
 
     def slot_get(self, tx: Trace, name: str, descriptor: object) -> Value:
         """A ``__slots__`` member or other C-level attribute (getset) of the instance."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import operator
+import types
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 import torch
 
@@ -16,9 +18,9 @@ from torchsmith_tracer._src.breaks.signals import Unsupported
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values import overrides
 from torchsmith_tracer._src.values.base import Args, Kwargs, Value
-from torchsmith_tracer._src.values.builtins.registry import constructor
+from torchsmith_tracer._src.values.builtins.registry import builtin, constructor
 from torchsmith_tracer._src.values.constants import ConstantValue
-from torchsmith_tracer._src.values.contexts import MAKERS
+from torchsmith_tracer._src.values.contexts import MAKERS, ContextValue
 from torchsmith_tracer._src.values.lookup import lookup
 from torchsmith_tracer._src.values.math_calls import math_call
 from torchsmith_tracer._src.values.sizes import SizeValue
@@ -27,6 +29,18 @@ from torchsmith_tracer._src.values.tensor import TensorValue
 
 for _context, _maker in MAKERS.items():
     constructor(_context)(_maker)
+
+
+def _through_class(name: str, tx: Trace, manager: Value, /, *args: Value) -> Value | None:
+    """``type(manager).__enter__(manager)``, as ``contextlib.ExitStack`` does it."""
+    if not isinstance(manager, ContextValue):
+        return None  # an instance of a derived class, whose methods are traced
+    return tx.interp.call(manager.getattr(tx, name), args)
+
+
+for _name in ("__enter__", "__exit__"):
+    _own = {fn for cls in MAKERS if isinstance(fn := getattr(cls, _name), types.FunctionType)}
+    builtin(*_own)(partial(_through_class, _name))
 
 
 @constructor(torch.Size)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import types
+from typing import Any
 
 from torchsmith_tracer._src.breaks.signals import ObservedException, Unsupported
 from torchsmith_tracer._src.effects.journal import DELETED
 from torchsmith_tracer._src.values.abstract.part import Part
 from torchsmith_tracer._src.values.base import Value
 from torchsmith_tracer._src.values.builtin_object import METHOD_TYPES, HasInstanceDict, PlainObject
-from torchsmith_tracer._src.values.builtins.weak import reached
 from torchsmith_tracer._src.values.classes import ClassValue, DescriptorValue, SuperValue
 from torchsmith_tracer._src.values.constants import NONE, ConstantValue
 from torchsmith_tracer._src.values.exceptions import UNDELETABLE, set_field
@@ -187,30 +187,37 @@ class Attributes(Part):
         if not isinstance(source, DictValue):
             message = f"__dict__ must be set to a dictionary, not a '{value.type_name}'"
             raise self.interp.error(TypeError, message)
-        names, journal = instance.instance_names(self.tx), self.tx.journal
-        seen = (*journal.shared, *journal.shared.values(), *journal.adopted)
-        held = isinstance(source, InstanceDictValue) or instance in seen
-        if isinstance(source, InstanceDictValue) and isinstance(source.instance, ObjectValue):
-            if not (names or instance.obj or instance in seen):
-                journal.share(instance, journal.owner(source.instance))
-                return
+        journal = self.tx.journal
+        of: Any = getattr(source, "instance", None)
+        if source is instance.entries or instance in (of, journal.shared.get(of)):
+            return
         # What a copied partial is given is part of its state, which others hold but do not change.
         state = isinstance(instance.base_value(), TwinValue)
-        adopted = (
-            not (state or instance.obj)
-            and value is source
-            and source.cls is dict
-            and all(type(key) is str for key in source.table)
-        )
-        others = not (state or adopted) and reached(self.tx, value)
-        if held or source.source is not None or others:
+        own = of is None and source.cls is dict and not (state and source.source)
+        shared = instance in (*journal.shared, *journal.shared.values())
+        lends = isinstance(of, ObjectValue) and (state or not instance.slot_names())
+        if instance.obj is not None or shared or not (own or lends):
             raise Unsupported("unsupported-slot", what="a __dict__ that is used elsewhere, too,")
+        self._leave_dict(instance)
+        if isinstance(of, ObjectValue):
+            journal.share(instance, journal.owner(of))
+        elif not state:
+            journal.assign(instance, "entries", source)
+        else:
+            for key, item in list(source.table.values()):
+                instance.instance_set(self.tx, str(key.as_constant()), item)
+
+    def _leave_dict(self, instance: ObjectValue) -> None:
+        """Let the present ``__dict__`` be that of whoever holds it."""
+        if instance.entries is not None:
+            self.tx.journal.assign(instance, "entries", None)
+            return
+        names = instance.instance_names(self.tx)
+        if instance.view is not None:
+            instance.view.detach()
+            self.tx.journal.assign(instance, "view", None)
         for name in names:
-            journal.store_attr(instance, name, DELETED)
-        for key, item in list(source.table.values()):
-            instance.instance_set(self.tx, str(key.as_constant()), item)
-        if adopted:
-            InstanceDictValue.adopt(self.tx, source, instance)
+            self.tx.journal.store_attr(instance, name, DELETED)
 
     def _delete_dict(self, instance: Value) -> None:
         mro = instance.python_type().__mro__
@@ -237,6 +244,12 @@ class Attributes(Part):
 
     def instance_dict(self, value: Value) -> Value:
         """``vars(value)`` as a live view of the instance's attributes."""
+        if isinstance(value, ObjectValue):
+            if value.entries is not None:
+                return value.entries.owner or value.entries
+            if value.view is None:
+                self.tx.journal.assign(value, "view", InstanceDictValue(self.tx, value))
+            return value.view  # type: ignore[return-value]
         if isinstance(value, HasInstanceDict):
             return InstanceDictValue(self.tx, value)
         known = self.tx.journal.attrs.get(value) or {}

@@ -200,6 +200,8 @@ class Operators(Part):
         by_identity = hasattr(value, "fake") or (
             found is not None and found.attr is object.__hash__
         )
+        if by_identity and isinstance(value, ConstantValue):
+            return hash(value.value)  # None, a dtype: there is one of each
         obj: object = getattr(value, "real", None)
         if obj is None:
             obj = getattr(value, "obj", None)

@@ -70,13 +70,17 @@ def _args(tx: Trace, exc: Value) -> list[Value]:
     return tx.interp.unpack(exc.getattr(tx, "args"))
 
 
+# Their classes have texts of their own, which are nothing but those of the arguments.
+_OF_ARGUMENTS = [c.__str__ for c in (BaseException, KeyError, AttributeError, NameError)]
+
+
 @method(BaseException, "__str__")
 def _str(tx: Trace, self: Value, /) -> Value | None:
     cls = self.python_type()
     base = builtin_base(cls)
     if issubclass(base, BaseExceptionGroup):
         return tx.builder.wrap_new(exception_groups.text).call(tx, [self], {})
-    if base.__str__ not in (BaseException.__str__, KeyError.__str__):
+    if base.__str__ not in _OF_ARGUMENTS:
         return (
             tx.interp.fold(lambda: str(self.real(tx))) if isinstance(self, ExceptionValue) else None
         )

@@ -115,11 +115,13 @@ def _alive_value(tx: Trace, obj: Value) -> Value:
 
 
 def _stays(tx: Trace, target: Value) -> bool:
-    """Whether ``target`` is an attribute of an object from before, and no such one was changed."""
+    """Whether ``target`` is an attribute of an object from before, and none of its name was changed
+    in such an object."""
     source = target.source
     if not isinstance(source, AttrSource):
         return False
-    return not any(source.attr in stores for stores in tx.journal.attrs.values())
+    changed = (stores for v, stores in tx.journal.attrs.items() if v.source is not None)
+    return not any(source.attr in stores for stores in changed)
 
 
 def reached(tx: Trace, target: Value) -> bool:
