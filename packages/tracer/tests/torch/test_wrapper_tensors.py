@@ -343,3 +343,16 @@ def test_nothing_is_kept_alive():
     del x, y
     gc.collect()
     assert [r() for r in refs] == [None] * len(refs)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_draws_for_jagged_tensors_at_rate_zero_where_eager_does(training):
+    def dropped(x):
+        return F.dropout(x, 0.0, training)
+
+    def draws(call):
+        torch.manual_seed(0)
+        return shown(call(jagged())), torch.rand(()).item()
+
+    compiled = torchsmith_tracer.compile(dropped, fullgraph=True, backend="eager")
+    assert draws(compiled) == draws(dropped)

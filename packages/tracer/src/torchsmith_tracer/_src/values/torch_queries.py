@@ -387,5 +387,6 @@ def _dropout(
         idle = isinstance(training, ConstantValue) and training.value is False
         empty = any(type(n) is int and n == 0 for n in input.fake.shape)
         if bool(rate >= 0) and bool(rate <= 1):
-            return input if idle or empty or bool(rate == 0) else None
+            kept = not input.fake.is_nested and (empty or bool(rate == 0))  # a nested one draws
+            return input if idle or kept else None
     return None
