@@ -244,11 +244,11 @@ def integration(session: nox.Session) -> None:
 @task(python=MATRIX, tags=["ci"])
 def matrix(session: nox.Session) -> None:
     """guards, tracer and kernels on the other Pythons, in one environment per Python: all that
-    follows bytecode, and a share of the cases of each other test. What torch gives depends on
-    torch, not on Python: tests of fake tensors run on one only."""
+    follows bytecode, and a share of the cases of each other test. What torch and Triton give does
+    not depend on Python: tests of fake tensors run on one only, of kernels little more."""
     fake = "packages/guards/tests/fake"
-    for name in ("guards", "tracer", "kernels"):  # each is tested before the next is there
-        test_package(session, name, f"--ignore={fake}", "--share", "4")
+    for name, share in (("guards", 4), ("tracer", 4), ("kernels", 16)):  # alone at its turn
+        test_package(session, name, f"--ignore={fake}", "--share", str(share))
 
 
 @task(name="matrix-whole", python=MATRIX)
