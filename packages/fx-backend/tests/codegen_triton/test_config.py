@@ -81,6 +81,26 @@ def test_powers_of_two_and_bounded_tiles() -> None:
                     assert config.r_block >= cols
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_few_terms_that_lie_apart_are_walked_by_each_lane(again: bool) -> None:
+    def kernel(terms: int, sums: int) -> Kernel:
+        body = Body()
+        index = add(mul(const(sums), var(1)), var(0))
+        value = body.load(0, index)
+        if again:
+            body.store(1, index, body.op(Op.SUB, value, body.reduce(ReduceOp.MAX, value)))
+        else:
+            body.store(1, var(0), body.reduce(ReduceOp.SUM, value))
+        return body.kernel([sums, terms], 1)
+
+    for terms in (2, 3, 8):
+        for sums in (64, 5000, 1 << 20):
+            assert choose(kernel(terms, sums)).r_block == 1
+    assert choose(kernel(2, 1 << 20)).x_block > choose(kernel(2, 5000)).x_block
+    assert choose(kernel(100, 1 << 20)).r_block == 1 or again
+    assert choose(kernel(100, 64)).r_block > 1  # few programs share the work of a sum
+
+
 def test_columns_are_read_along_the_contiguous_axis() -> None:
     config = choose(column_sum(100_000, 768))
     assert config.x_block >= 32

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 
 from torchsmith_fx_backend._src.capture.torch_private import OpOverload
-from torchsmith_fx_backend._src.loops.registry import Pointwise, Reduction, rule_for
+from torchsmith_fx_backend._src.loops.registry import Pointwise, rule_for
 from torchsmith_fx_backend._src.passes.attention import ATTENTION
 from torchsmith_fx_backend._src.passes.base import (
     COPY,
@@ -38,6 +38,7 @@ CONVOLUTION_BACKWARD = aten.convolution_backward.default
 _LAST = torch.channels_last
 _FAR = 16  # between the first and the last tap; all less were measured to be fast
 _FEWEST = 2  # convolutions: a single one gains what the copies around it cost
+_REDUCTIONS = frozenset({aten.sum.dim_IntList, aten.amax.default, aten.amin.default})
 # What these compute depends on the strides of their operands, or the kernel that they choose does,
 # or whether they take them at all.
 _BOUND = frozenset(
@@ -249,10 +250,7 @@ class _Walk:
             if node in self.seen and isinstance(old, torch.Tensor):
                 self._copy_for_the_caller(node)
         elif node not in self.seen and _scatters(node):
-            with self.graph.inserting_before(node.next):
-                last = insert(self.graph, aten.clone.default, node, memory_format=_LAST)
-            node.replace_all_uses_with(last, delete_user_cb=lambda user: user is not last)
-            self.before[last] = old
+            self._reduce_in_order(node)
 
     def _follows(self, node: fx.Node) -> bool:
         """Whether the layout of what ``node`` reads is free, and tells that of its result."""
@@ -270,6 +268,21 @@ class _Walk:
         for user in list(node.users):
             if user is not copy and (user.op == "output" or user in self.seen):
                 user.replace_input_with(node, copy)
+
+    def _reduce_in_order(self, node: fx.Node) -> None:
+        """Let a reduction of five dimensions to four give what has its channels last."""
+        args: Any = node.args
+        source, (dim,), *rest = args
+        batch, channels, height, width = (n for n in range(5) if n != dim % 5)
+        old, order = node.meta["val"], [batch, height, width, dim, channels]
+        with self.graph.inserting_before(node):
+            turned = insert(self.graph, aten.permute.default, source, order)
+        node.args = turned, [3], *rest
+        node.meta["val"] = infer(node)
+        with self.graph.inserting_before(node.next):
+            image = insert(self.graph, aten.permute.default, node, [0, 3, 1, 2])
+        node.replace_all_uses_with(image, delete_user_cb=lambda user: user is not image)
+        self.before[image] = old
 
     def _in_layout(self, node: fx.Node, old: torch.Tensor) -> fx.Node:
         if old.is_contiguous() and old.layout is torch.strided:
@@ -334,18 +347,20 @@ class _Walk:
 
 
 def _scatters(node: fx.Node) -> bool:
-    """Whether a reduction reads what has its channels side by side, and aten gives an image with
-    channels apart: as a copy of that in the other order it is written as it is read."""
-    rule, value = rule_for(node), node.meta["val"]
-    if not isinstance(rule, Reduction) or rule.walks is None or any(rule.full) or rule.several:
+    """Whether a reduction over parts of the channels reads what has them side by side: aten gives
+    an image that has them apart, which would be read in one order and written in another."""
+    value, args = node.meta["val"], cast("Any", node.args)
+    if (
+        node.target not in _REDUCTIONS
+        or value.dim() != 4
+        or value.is_contiguous(memory_format=_LAST)
+    ):
         return False
-    if value.dim() != 4 or not value.is_contiguous() or value.is_contiguous(memory_format=_LAST):
+    strides = [*args[0].meta["val"].stride()]
+    if len(strides) != 5 or len(args[1]) != 1 or not value.is_contiguous():
         return False
-    walked: Any = node.args[rule.walks]
-    source = walked.meta["val"]
-    kept = [dim for dim in range(source.dim()) if dim not in rule.dims(node)]
-    channels = 1 if source.dim() == 4 else kept[1]
-    return channels in kept and source.stride(channels) == 1
+    del strides[args[1][0]]
+    return bool(strides[1] == 1)
 
 
 def _either_way(image: torch.Tensor) -> bool:
