@@ -22,6 +22,7 @@ from torchsmith_fx_backend._src.passes import (
     ConvolutionBiases,
     DeadCode,
     FusedAttention,
+    GroupProducts,
     PatchProducts,
     RowsAsImages,
     padding,
@@ -459,6 +460,30 @@ def test_sums_over_parts_of_channels_stay_channels_last(returned):
     sums = [n for n in calls if n.target is aten.sum.dim_IntList]
     assert pool.args[0].meta["val"].is_contiguous(memory_format=torch.channels_last) != returned
     assert sums[0].next.target is aten.permute.default
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("returned", [False, True])
+@pytest.mark.parametrize("places", [(7,), (3, 5)])
+@pytest.mark.parametrize("last", [False, True])
+def test_pixels_in_groups_are_products_of_a_batch(last, places, returned, bias):
+    convolve = torch.conv1d if len(places) == 1 else torch.conv2d
+
+    def fn(x, w, v, b):
+        x = x.movedim(-1, 1) if last else x
+        y = convolve(x, w, b if bias else None, groups=2)
+        z = convolve(torch.nn.functional.gelu(y), v, groups=2)
+        return (y.flatten(1), z) if returned else torch.softmax(z, 1).movedim(1, -1)
+
+    x = randn(2, *places, 144) if last else randn(2, 144, *places)
+    ones = [1] * len(places)
+    inputs = x, randn(160, 72, *ones, seed=1), randn(6, 80, *ones, seed=2), randn(160, seed=3)
+    passes = [GroupProducts("cpu", (torch.float32,))]
+    calls = rewritten(fn, *(t.float() for t in inputs), passes=passes, rtol=1e-4, atol=1e-4)
+    targets = [n.target for n in calls]
+    assert targets.count(aten.bmm.default) == 2 and aten.convolution.default not in targets
+    if last and not returned and len(places) == 2:  # the products are read as they lie
+        assert targets.count(aten.clone.default) == 2
 
 
 def test_convolutions_with_one_weight_read_one_copy_of_it():

@@ -27,7 +27,7 @@ from torchsmith_fx_backend._src.passes.noop import NoOps
 from torchsmith_fx_backend._src.passes.once import ComputedOnce
 from torchsmith_fx_backend._src.passes.padding import AlignedProducts
 from torchsmith_fx_backend._src.passes.parts import NestedParts
-from torchsmith_fx_backend._src.passes.patches import PatchProducts
+from torchsmith_fx_backend._src.passes.patches import GroupProducts, PatchProducts
 from torchsmith_fx_backend._src.passes.repeats import Repeats
 from torchsmith_fx_backend._src.passes.templates import LibraryKernels, SummedRows
 from torchsmith_fx_backend._src.passes.thin import ThinProducts
@@ -50,6 +50,7 @@ PASSES: tuple[Pass, ...] = (
     LibraryKernels(),
     ComputedOnce(),
     Repeats(),
+    GroupProducts(),
     SharedCopies(),
     RowsAsImages(),
     ChannelsLast(),
