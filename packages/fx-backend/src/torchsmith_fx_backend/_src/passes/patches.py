@@ -77,7 +77,25 @@ class PatchProducts(Pass):
         return plain and apart and fits and max(kernel) > 1
 
     def _product(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
-        return _product(graph, node)
+        image, weight, bias = node.args[:3]
+        (batch, channels, height, width) = image.meta["val"].shape  # type: ignore[union-attr]
+        filters, _, tall, wide = weight.meta["val"].shape  # type: ignore[union-attr]
+        rows, columns, inner = height // tall, width // wide, channels * tall * wide
+        with graph.inserting_before(node):
+            flat: Any = image
+            if (rows, columns) != (1, 1):
+                flat = insert(graph, aten.clone.default, flat, memory_format=_CONTIGUOUS)
+                pieces = [batch, channels, rows, tall, columns, wide]
+                flat = insert(graph, aten.view.default, flat, pieces)
+                flat = insert(graph, aten.permute.default, flat, [0, 2, 4, 1, 3, 5])
+            flat = insert(graph, aten.clone.default, flat, memory_format=_CONTIGUOUS)
+            flat = insert(graph, aten.view.default, flat, [batch, rows, columns, inner])
+            filled: Any = weight
+            if not weight.meta["val"].is_contiguous():  # type: ignore[union-attr]
+                filled = insert(graph, aten.clone.default, filled, memory_format=_CONTIGUOUS)
+            filled = insert(graph, aten.view.default, filled, [filters, inner])
+            product = insert(graph, aten.linear.default, flat, filled, bias)
+            return insert(graph, aten.permute.default, product, [0, 3, 1, 2])
 
 
 @dataclass(frozen=True)
@@ -129,25 +147,3 @@ class GroupProducts(PatchProducts):
 
 def _pair(values: Any) -> list[int]:
     return list(values) * (3 - len(values))
-
-
-def _product(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    image, weight, bias = node.args[:3]
-    (batch, channels, height, width) = image.meta["val"].shape  # type: ignore[union-attr]
-    filters, _, tall, wide = weight.meta["val"].shape  # type: ignore[union-attr]
-    rows, columns, inner = height // tall, width // wide, channels * tall * wide
-    with graph.inserting_before(node):
-        flat: Any = image
-        if (rows, columns) != (1, 1):
-            flat = insert(graph, aten.clone.default, flat, memory_format=_CONTIGUOUS)
-            pieces = [batch, channels, rows, tall, columns, wide]
-            flat = insert(graph, aten.view.default, flat, pieces)
-            flat = insert(graph, aten.permute.default, flat, [0, 2, 4, 1, 3, 5])
-        flat = insert(graph, aten.clone.default, flat, memory_format=_CONTIGUOUS)
-        flat = insert(graph, aten.view.default, flat, [batch, rows, columns, inner])
-        filled: Any = weight
-        if not weight.meta["val"].is_contiguous():  # type: ignore[union-attr]
-            filled = insert(graph, aten.clone.default, filled, memory_format=_CONTIGUOUS)
-        filled = insert(graph, aten.view.default, filled, [filters, inner])
-        product = insert(graph, aten.linear.default, flat, filled, bias)
-        return insert(graph, aten.permute.default, product, [0, 3, 1, 2])

@@ -57,9 +57,11 @@ def guard_dicts(
 ) -> None:
     """Guard that what was changed in place is not the ``__dict__`` of another object that was
     ``seen``; only what has attributes of the same names may be."""
+    if not changed:
+        return
     world = builder.tx.world
     tables = [(v, world.instance_dict(v.obj) or {}) for v in builder.tables.values()]
-    for obj, value, _ in seen if changed else ():
+    for obj, value, _ in seen:
         if type(value) is not DictValue or value.source is None:
             continue
         own = {key for key in cast("dict[object, object]", obj) if type(key) is str}

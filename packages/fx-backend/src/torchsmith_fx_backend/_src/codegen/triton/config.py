@@ -170,9 +170,15 @@ def _choose_pointwise(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
     # 8 elements a thread are one 16-byte access of bf16 and two of fp32; small kernels use smaller
     # blocks so that every multiprocessor gets some.
     block = 1024 if all(arg.dtype.itemsize <= 4 for arg in kernel.args) else 512
+    block = _for_all(points, block, sm_count)
+    return Config(Schedule.POINTWISE, block, num_warps=max(1, block // 256))
+
+
+def _for_all(points: int, block: int, sm_count: int) -> int:
+    """``block``, or as much less as lets every multiprocessor have two."""
     while block > 128 and points < block * sm_count * 2:
         block //= 2
-    return Config(Schedule.POINTWISE, block, num_warps=max(1, block // 256))
+    return block
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +226,9 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
         if len(accesses) == 1 and rows >= 512 and 512 <= cols <= PERSISTENT_LIMIT:
             widest = max(arg.dtype.itemsize for arg in kernel.args)
             return _choose_columns(rows, widest, sm_count)
-        if cols <= 8 or (cols <= FEW_TERMS[can_split(kernel)] and rows >= 256 * sm_count):
-            wide = can_split(kernel) or cols <= 4
-            return _choose_few_terms(rows, 512 if wide else 256, sm_count)
+        once = can_split(kernel)
+        if cols <= 8 or (cols <= FEW_TERMS[once] and rows >= 256 * sm_count):
+            return _choose_few_terms(rows, 512 if once or cols <= 4 else 256, sm_count)
         # As many sums per program as fill it.
         x_block = _clamp_power(rows, 1, max(64, 1024 // next_power_of_2(cols)))
         r_block = _clamp_power(cols, 1, 4096 // x_block if x_block >= 16 else 512)
@@ -254,8 +260,7 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
 def _choose_few_terms(rows: int, x_block: int, sm_count: int) -> Config:
     """For few terms that lie apart: a sum per lane, which walks its terms by itself. On an H200 0.1
     to 1.0 of the time of steps over several terms, least for types of 16 bits."""
-    while x_block > 128 and rows < x_block * sm_count * 2:
-        x_block //= 2
+    x_block = _for_all(rows, x_block, sm_count)
     return Config(Schedule.LOOPED, x_block, num_warps=min(4, x_block // 64))
 
 
