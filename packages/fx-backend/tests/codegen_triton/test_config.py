@@ -101,6 +101,17 @@ def test_few_terms_that_lie_apart_are_walked_by_each_lane(again: bool) -> None:
     assert choose(kernel(100, 64)).r_block > 1  # few programs share the work of a sum
 
 
+def test_terms_that_also_lie_side_by_side_are_taken_several_at_once() -> None:
+    body = Body()
+    across = [body.load(arg, add(mul(const(1 << 18), var(1)), var(0))) for arg in range(2)]
+    along = body.load(2, add(mul(const(64), var(0)), var(1)))
+    terms = body.op(Op.ADD, body.op(Op.MUL, across[0], across[1]), along)
+    body.store(3, var(0), body.reduce(ReduceOp.SUM, terms))
+    config = choose(body.kernel([1 << 18, 64], 1))
+    assert config.x_block >= 32
+    assert config.r_block >= 32
+
+
 def test_columns_are_read_along_the_contiguous_axis() -> None:
     config = choose(column_sum(100_000, 768))
     assert config.x_block >= 32

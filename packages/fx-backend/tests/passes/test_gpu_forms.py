@@ -486,6 +486,17 @@ def test_pixels_in_groups_are_products_of_a_batch(last, places, returned, bias):
         assert targets.count(aten.clone.default) == 2
 
 
+def test_convolutions_stay_where_products_may_be_refused():
+    inputs = randn(2, 144, 7, 7).float(), randn(160, 72, 1, 1).float()
+    passes = [GroupProducts("cpu", (torch.float32,))]
+    torch.use_deterministic_algorithms(True)
+    try:
+        calls = rewritten(lambda x, w: torch.conv2d(x, w, groups=2), *inputs, passes=passes)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert aten.convolution.default in [n.target for n in calls]
+
+
 def test_convolutions_with_one_weight_read_one_copy_of_it():
     def fn(x, w, other):
         for _ in range(3):

@@ -36,6 +36,10 @@ from torchsmith_fx_backend._src.schedule.plan import (
 
 _SUPPORT = "torchsmith_fx_backend._src.runtime.support"
 _ADDRESSES = "torchsmith_fx_backend._src.runtime.addresses"
+_MAKERS = {  # operators -> the module whose import makes them
+    "torch.ops.torchsmith.": "torchsmith_kernels",
+    "torch.ops.torchsmith_fx_backend.exact_": "torchsmith_fx_backend._src.runtime.products",
+}
 
 _SUMS = ("addmm", "baddbmm", "bmm", "cat", "dot", "matmul", "mm", "mv")  # which take out=
 _FUNCTIONS = (
@@ -495,8 +499,7 @@ def _without_grad(printer: _Printer, body: list[str]) -> list[str]:
 def _module(printer: _Printer, signature: str, body: list[str]) -> str:
     modules = {"torch"}
     for expression in printer.header.values():
-        if expression.startswith("torch.ops.torchsmith."):
-            modules.add("torchsmith_kernels")  # whose import makes the operator
+        modules |= {maker for name, maker in _MAKERS.items() if expression.startswith(name)}
         module = expression.partition("(")[0].rpartition(".")[0]
         while module and not module.startswith("torch.") and module != "torch":
             try:

@@ -16,6 +16,7 @@ from torchsmith_fx_backend._src.passes.batches import BatchedProducts
 from torchsmith_fx_backend._src.passes.biases import ConvolutionBiases
 from torchsmith_fx_backend._src.passes.casts import ComparedValues, RedundantCasts
 from torchsmith_fx_backend._src.passes.common import CommonSubexpressions, DeadCode
+from torchsmith_fx_backend._src.passes.contractions import Contractions
 from torchsmith_fx_backend._src.passes.fold import FoldConstants
 from torchsmith_fx_backend._src.passes.frozen import FoldFrozen, FoldScales, PackConvolutions
 from torchsmith_fx_backend._src.passes.fused_attention import FusedAttention
@@ -49,6 +50,7 @@ PASSES: tuple[Pass, ...] = (
     FusedAttention(),
     LibraryKernels(),
     ComputedOnce(),
+    Contractions(),
     Repeats(),
     GroupProducts(),
     SharedCopies(),

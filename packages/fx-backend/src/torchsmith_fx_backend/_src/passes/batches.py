@@ -7,6 +7,7 @@ goes for what ``linear`` takes as rows, such as transposed ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -29,7 +30,9 @@ class BatchedProducts(Pass):
         for node in graph.find_nodes(op="call_function", target=aten.linear.default):
             x: Any = node.args[0]
             value = x.meta["val"]
-            if x.op != "call_function" or not _suits(value, 3) or _lie_as_one(value, -1):
+            if x.op != "call_function" or not _suits(value, 3):
+                continue
+            if lie_as_one(value, range(value.dim() - 1)):
                 continue
             with graph.inserting_before(node):
                 copies[x] = copies.get(x) or insert(graph, aten.clone.default, x, **CONTIGUOUS)
@@ -54,17 +57,17 @@ def _suits(value: torch.Tensor, least: int) -> bool:
     return value.dim() >= least and is_static(value) and value.numel() > 0
 
 
-def _lie_as_one(value: torch.Tensor, end: int) -> bool:
-    """Whether the axes before ``end`` can be viewed as one."""
-    steps = [(n, step) for n, step in zip(value.shape[:end], value.stride()) if n != 1]
-    return all(a == n * b for (_, a), (n, b) in pairwise(steps))
+def lie_as_one(value: torch.Tensor, axes: Iterable[int]) -> bool:
+    """Whether these axes, outer ones first, can be viewed as one."""
+    steps = [(value.shape[axis], value.stride(axis)) for axis in axes]
+    return all(a == n * b for (_, a), (n, b) in pairwise([s for s in steps if s[0] != 1]))
 
 
 def _merged(graph: fx.Graph, operand: fx.Node) -> fx.Node:
     """An operand with one axis for its batch. A copy keeps which of the two others is inner."""
     value = operand.meta["val"]
     *batch, rows, columns = value.shape
-    if not _lie_as_one(value, -2):
+    if not lie_as_one(value, range(value.dim() - 2)):
         across = value.stride(-2) == 1 != value.stride(-1)
         if across:
             operand = insert(graph, aten.transpose.int, operand, -2, -1)

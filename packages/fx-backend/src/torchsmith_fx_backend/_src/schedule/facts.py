@@ -41,6 +41,7 @@ from torchsmith_fx_backend._src.loops.sizes import (
     tensor_info,
 )
 from torchsmith_fx_backend._src.loops.views import PIECE, SPLITS
+from torchsmith_fx_backend._src.runtime.products import EXACT_MATMUL
 from torchsmith_fx_backend._src.schedule import inlining
 from torchsmith_fx_backend._src.schedule.inlining import (
     JOINED,
@@ -93,6 +94,7 @@ GEMMS = frozenset(
         aten.bmm.default,
         aten.addmm.default,
         aten.baddbmm.default,
+        EXACT_MATMUL,
     }
 )
 

@@ -227,7 +227,8 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
             widest = max(arg.dtype.itemsize for arg in kernel.args)
             return _choose_columns(rows, widest, sm_count)
         once = can_split(kernel)
-        if cols <= 8 or (cols <= FEW_TERMS[once] and rows >= 256 * sm_count):
+        few = cols <= FEW_TERMS[once] and rows >= 256 * sm_count
+        if cols <= 8 or (few and not any(_follows(access, outer) for access in accesses)):
             return _choose_few_terms(rows, 512 if once or cols <= 4 else 256, sm_count)
         # As many sums per program as fill it.
         x_block = _clamp_power(rows, 1, max(64, 1024 // next_power_of_2(cols)))
@@ -300,12 +301,15 @@ def _crosses(access: _Access, outer: int) -> bool:
     return outer >= 0 and access.steps[outer] == 1 and access.steps[-1] not in (0, 1)
 
 
+def _follows(access: _Access, outer: int) -> bool:
+    """Whether an access is contiguous along the last axis, not along the axis ``outer``."""
+    return outer >= 0 and access.steps[-1] == 1 and access.steps[outer] != 1
+
+
 def _reduces_outer_axis(accesses: list[_Access], outer: int) -> bool:
     """Whether most bytes are contiguous along the last outer axis, not the last reduced one."""
     across = sum(access.bytes for access in accesses if _crosses(access, outer))
-    along = sum(
-        a.bytes for a in accesses if a.steps[-1] == 1 and outer >= 0 and a.steps[outer] != 1
-    )
+    along = sum(access.bytes for access in accesses if _follows(access, outer))
     return across > along
 
 

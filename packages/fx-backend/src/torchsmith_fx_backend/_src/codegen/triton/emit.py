@@ -14,6 +14,7 @@ import torch
 from torchsmith_fx_backend._src.codegen.triton import index as ix
 from torchsmith_fx_backend._src.codegen.triton import scalars
 from torchsmith_fx_backend._src.codegen.triton.config import Config, Schedule
+from torchsmith_fx_backend._src.codegen.triton.rounding import rounded_away
 from torchsmith_fx_backend._src.codegen.triton.source import (
     Stage,
     Symbol,
@@ -92,6 +93,7 @@ class Emitter:
             variables(expression, self.used_axes)
         self.dtypes = [self._dtype(node) for node in kernel.body]
         self.spelled_out = self._literals_that_need_a_name()
+        self.rounded = rounded_away(kernel)
 
     def stages(self, base: str) -> Iterator[Stage]:
         """Prints one function after the other; ``module`` collects the lines at each yield."""
@@ -307,7 +309,8 @@ class Emitter:
                 lanes = frozenset[str]().union(*(self.lanes[arg] for arg in args))
                 source = self.dtypes[args[1 if op is Op.WHERE else 0]]
                 texts = [self._value(arg) for arg in args]
-                self._define(number, scalars.compute_text(op, texts, source, dtype), lanes)
+                exact = number not in self.rounded
+                self._define(number, scalars.compute_text(op, texts, source, dtype, exact), lanes)
             case Store():
                 self._emit_store(number, node)
             case Reduce():
