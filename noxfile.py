@@ -317,7 +317,7 @@ def isolation(session: nox.Session) -> None:
 
 @task(tags=["ci"])
 def demo(session: nox.Session) -> None:
-    """Compile a small GPT and an image model, compare with eager and torch.compile."""
+    """Train a small GPT and run an image model, compare with eager and torch.compile."""
     script(session, "benchmarks/demo.py", SIBLINGS, "transformers")
 
 

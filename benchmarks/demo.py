@@ -1,4 +1,4 @@
-"""Compile a small GPT and an image model on the CPU; compare with eager and torch.compile.
+"""Train a small GPT and run an image model on the CPU; compare with eager and torch.compile.
 
 Every measurement is a fresh process with empty caches, as a user's first run is.
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 from run import run_worker, short
 from worker import SYSTEMS, make
 
-MODELS = ("gpt", "resnet")
-LABELS = {"gpt": "GPT (4 layers)", "resnet": "ResNet"}
+MODELS = {"gpt": True, "resnet": False}  # -> whether it is trained
+LABELS = {"gpt": "GPT (4 layers), training", "resnet": "ResNet"}
 
 
 def table(rows: list[dict[str, object]]) -> str:
@@ -65,13 +65,13 @@ def main() -> None:
     args.device, args.dtype = "cpu", "float32"
     rows = []
     total = len(MODELS) * len(SYSTEMS)
-    for model in MODELS:
+    for model, train in MODELS.items():
         for system in SYSTEMS:
             note = " (takes half a minute)" if system == "torch.compile" else ""
             step = f"[{len(rows) + 1}/{total}]"
             print(f"{step} {LABELS[model]} under {system}{note} ...", end="", flush=True)
             with tempfile.TemporaryDirectory() as folder:
-                row = run_worker(model, system, Path(folder), args)
+                row = run_worker(model, system, Path(folder), args, train)
             print(f" {short(row)}", flush=True)
             rows.append(row)
     print("\n" + table(rows))

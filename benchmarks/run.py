@@ -36,10 +36,13 @@ def cache_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def run_worker(model: str, system: str, folder: Path, args: argparse.Namespace) -> Row:
+def run_worker(
+    model: str, system: str, folder: Path, args: argparse.Namespace, train: bool = False
+) -> Row:
     """One fresh process; its JSON, or a row that holds the last line of its error."""
     command = [sys.executable, str(HERE / "worker.py"), "--model", model, "--system", system]
     command += ["--device", args.device, "--dtype", args.dtype, "--budget", str(args.budget)]
+    command += ["--train"] if train else []
     done = subprocess.run(
         command, capture_output=True, text=True, env=cache_environment(folder), cwd=HERE
     )

@@ -58,6 +58,18 @@ def step_seconds(call: Call, inputs: dict[str, Any], device: str, budget: float)
     return statistics.median(times)
 
 
+def training_step(call: Call, model: torch.nn.Module) -> Call:
+    """A function that gives the loss of ``call``'s results and the gradients of all parameters."""
+
+    def step(**inputs: object) -> list[torch.Tensor]:
+        model.zero_grad()
+        loss = sum(each.square().mean() for each in tensors(call(**inputs)))
+        loss.backward()
+        return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    return step
+
+
 def peak_bytes(call: Call, inputs: dict[str, Any], device: str) -> int:
     """The most tensor memory that one step holds above what it started with."""
     if device == "cuda":
@@ -91,8 +103,10 @@ def relative_error(got: object, reference: object) -> float:
     return worst
 
 
-def counts(system: str, call: Call, inputs: dict[str, Any], device: str) -> tuple[int, int]:
-    """(graphs, kernels) of a step; -1 where the system does not say.
+def counts(
+    system: str, model: Call, call: Call, inputs: dict[str, Any], device: str
+) -> tuple[int, int]:
+    """(graphs, kernels) of a step ``call`` of ``model``; -1 where the system does not say.
 
     Kernels are device launches on a GPU, and on the CPU the generated kernels that a step runs.
     """
@@ -100,7 +114,7 @@ def counts(system: str, call: Call, inputs: dict[str, Any], device: str) -> tupl
     if system == "torchsmith":
         import torchsmith
 
-        report = torchsmith.explain(call)(**inputs)
+        report = torchsmith.explain(model)(**inputs)
         graphs = report.graph_count
         kernels = sum(len(LAUNCH.findall(frame.wrapper)) for frame in report.frames)
     if device == "cuda":
@@ -111,8 +125,11 @@ def counts(system: str, call: Call, inputs: dict[str, Any], device: str) -> tupl
     return graphs, kernels
 
 
-def measure(name: str, system: str, device: str, dtype: str, budget: float) -> dict[str, object]:
-    """All numbers of one model under one system."""
+def measure(
+    name: str, system: str, device: str, dtype: str, budget: float, train: bool = False
+) -> dict[str, object]:
+    """All numbers of one model under one system, of its forward pass or with ``train`` of forward
+    and backward."""
     scale = "gpu" if device == "cuda" else "cpu"
     torch.set_num_threads(min(torch.get_num_threads(), 2) if device == "cpu" else 8)
     model, inputs = make(name, scale)
@@ -125,14 +142,17 @@ def measure(name: str, system: str, device: str, dtype: str, budget: float) -> d
         return value.to(to) if value.is_floating_point() else value
 
     model = model.to(device)
-    with torch.no_grad():
+    with torch.set_grad_enabled(train):
         wide = model.double()
-        reference = [t.clone() for t in tensors(wide(**place_all(inputs, place, torch.float64)))]
+        exact = training_step(wide, wide) if train else wide
+        reference = [t.clone() for t in tensors(exact(**place_all(inputs, place, torch.float64)))]
         model, _ = make(name, scale)
         model = model.to(device=device, dtype=kind)
         inputs = place_all(inputs, place, kind)
         sync(device)
-        call = compiled(system, model)
+        whole = call = compiled(system, model)
+        if train:
+            call = training_step(whole, model)
         begin = time.perf_counter()
         result = call(**inputs)
         sync(device)
@@ -141,7 +161,9 @@ def measure(name: str, system: str, device: str, dtype: str, budget: float) -> d
         del result, reference
         step = step_seconds(call, inputs, device, budget)
         peak = peak_bytes(call, inputs, device)
-        graphs, kernels = counts(system, call, inputs, device)
+        graphs, kernels = counts(system, whole, call, inputs, device)
+        if train and device == "cpu":
+            kernels = -1  # the report tells those of the forward half
         return {
             "model": name,
             "system": system,
@@ -168,10 +190,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds of steady steps")
+    parser.add_argument("--train", action="store_true", help="forward and backward")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    result = measure(args.model, args.system, args.device, args.dtype, args.budget)
+    result = measure(args.model, args.system, args.device, args.dtype, args.budget, args.train)
     sys.stdout.write(json.dumps(result) + "\n")
 
 
