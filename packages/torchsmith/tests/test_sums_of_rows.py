@@ -245,3 +245,17 @@ def test_wrong_indices_of_a_backward_pass_are_errors(way, graphs, monkeypatch):
                         torch.autograd.grad(result, x, torch.ones(6, 6))
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("graphs")
+def test_numbers_of_another_type_are_eagers_error():
+    def fn(h, e):
+        for _ in range(3):
+            h = h + torch.zeros_like(h).index_add(0, e[0], h[e[1]].double())
+        return h
+
+    message = r"index_add_\(\): self \(Float\) and source \(Double\) must have the same scalar type"
+    with pytest.raises(RuntimeError, match=message):
+        fn(H, EDGES)
+    with pytest.raises(RuntimeError, match=message), torch.no_grad():
+        torchsmith.compile(fn, options={"graph_cache": False})(H, EDGES)

@@ -51,6 +51,7 @@ class _Sum(NamedTuple):
         common: Any = torch.broadcast_shapes(*(i.shape for i in taken))  # type: ignore[no-untyped-call]
         value = self.values.meta["val"]
         plain = value.dtype in check.FLOATING and all(i.dtype in INDICES for i in taken)
+        plain = plain and value.dtype == whole.dtype  # else the operator refuses them
         return known and plain and tuple(value.shape) == (*common, *whole.shape[lead:])
 
 
