@@ -10,7 +10,7 @@ LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
     ("guards", "tracer"): 48_410,
-    ("fx-backend",): 36_200,
+    ("fx-backend",): 36_215,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,
 }

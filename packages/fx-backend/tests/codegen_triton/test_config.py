@@ -112,6 +112,17 @@ def test_terms_that_also_lie_side_by_side_are_taken_several_at_once() -> None:
     assert config.r_block >= 32
 
 
+@pytest.mark.parametrize("rows", [288, 2304])
+def test_sums_of_what_is_laid_out_anew_go_in_tiles(rows: int) -> None:
+    body = Body()
+    value = body.load(0, row_major([rows, 100_000]))
+    body.store(1, add(mul(const(rows), var(1)), var(0)), value)
+    body.store(2, var(0), body.reduce(ReduceOp.SUM, value))
+    config = choose(body.kernel([rows, 100_000], 1))
+    assert config.schedule is Schedule.SPLIT
+    assert min(config.x_block, config.r_block) >= 32
+
+
 def test_columns_are_read_along_the_contiguous_axis() -> None:
     config = choose(column_sum(100_000, 768))
     assert config.x_block >= 32
