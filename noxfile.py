@@ -176,11 +176,24 @@ def conformance(session: nox.Session) -> None:
 
 @task(tags=["ci"])
 def kernels(session: nox.Session) -> None:
-    """Test the kernels alone: as they are, and on a CPU through Triton's interpreter as well."""
+    """Test the kernels alone: as they are, and a share of the cases on a CPU through Triton's
+    interpreter as well."""
     test_package(session, "kernels")
+    test_interpreted(session, "--share", "3")
+
+
+def test_interpreted(session: nox.Session, *args: str) -> None:
+    """Test the installed kernels on a CPU through Triton's interpreter; ``args`` are pytest's."""
     interpreted = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    pytest(session, "packages/kernels/tests", "-n", "2", "-W", "ignore::RuntimeWarning",
+    pytest(session, "packages/kernels/tests", "-n", "2", "-W", "ignore::RuntimeWarning", *args,
            env=interpreted)  # fmt: skip
+
+
+@task(name="kernels-whole")
+def kernels_whole(session: nox.Session) -> None:
+    """Every case of the kernels, under Triton's interpreter, too; after a change of one."""
+    test_package(session, "kernels")
+    test_interpreted(session)
 
 
 @task(name="fx-backend", tags=["ci"])
@@ -247,7 +260,7 @@ def matrix(session: nox.Session) -> None:
     follows bytecode, and a share of the cases of each other test. What torch and Triton give does
     not depend on Python: tests of fake tensors run on one only, of kernels little more."""
     fake = "packages/guards/tests/fake"
-    for name, share in (("guards", 4), ("tracer", 4), ("kernels", 16)):  # alone at its turn
+    for name, share in (("guards", 8), ("tracer", 8), ("kernels", 16)):  # alone at its turn
         test_package(session, name, f"--ignore={fake}", "--share", str(share))
 
 
