@@ -600,3 +600,32 @@ def test_views_of_inputs_are_saved(function, written):
             assert sides[0] == sides[1]
         else:
             torch.testing.assert_close(*sides)
+
+
+class AskedForLeaves(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * (2 if x.is_leaf else 7)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * (3 if x.is_leaf else 5)
+
+
+@pytest.mark.parametrize("inside", [lambda x: x, lambda x: x * 1])
+@pytest.mark.parametrize("before", [lambda x: x, lambda x: x * 1])
+def test_what_is_a_leaf_outside_is_one_within(inside, before):
+    def fn(x):
+        return AskedForLeaves.apply(inside(x)).sum()
+
+    compiled = tracer.compile(fn, backend="eager", fullgraph=True)
+    for start in (before, lambda x: x, lambda x: x * 1):  # which changes between calls
+        found = []
+        for run in (fn, compiled):
+            x = torch.ones(2, 3, requires_grad=True)
+            result = run(start(x))
+            result.backward()
+            found.append((result.item(), x.grad[0, 0].item()))
+        assert found[0] == found[1]

@@ -144,7 +144,9 @@ def _recorded(
         with graph.fake.mode:
             fake = argument.fake.detach()
             fake.requires_grad_(argument.fake.requires_grad)
-        given[i] = outer.input(fake)
+        given[i] = stand_in = outer.input(fake)
+        assert isinstance(stand_in, TensorValue)
+        stand_in.stands_for = argument
     with in_body(what), grad_mode(tx, False), without_effects(tx, what, [cls, *args]):
         own = (ctx, cls, TupleValue(given), call[3])
         result = _call(tx, run_forward, *own)

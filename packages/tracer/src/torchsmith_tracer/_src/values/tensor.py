@@ -55,9 +55,10 @@ class TensorValue(HasInstanceDict, Value):
         fake: its fake tensor.
         real: the real tensor of a graph input, else None.
         cls: ``torch.Tensor`` or ``torch.nn.Parameter``.
+        stands_for: the same tensor outside of a body that has it as an input, else None.
     """
 
-    __slots__ = ("cls", "fake", "node", "real")
+    __slots__ = ("cls", "fake", "node", "real", "stands_for")
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class TensorValue(HasInstanceDict, Value):
         self.fake = fake
         self.real = real
         self.cls: type = torch.Tensor if real is None else type(real)
+        self.stands_for: TensorValue | None = None
 
     def describe(self) -> str:
         sizes = "x".join(str(n) for n in self.fake.shape) or "0-dim"
@@ -492,6 +494,7 @@ def _computed(name: str, tx: Trace, tensor: TensorValue) -> Value:
 
 def _real_first(name: str, tx: Trace, tensor: TensorValue) -> Value:
     """Facts that neither the fake of an input carries nor the guard on its metadata compares."""
+    tensor = tensor.stands_for or tensor
     own = name == "retains_grad" and tensor.fake.retains_grad  # since traced code asked for it
     if own or tensor.real is None or tensor.source is None:
         return ConstantValue(getattr(tensor.fake, name))
@@ -499,6 +502,7 @@ def _real_first(name: str, tx: Trace, tensor: TensorValue) -> Value:
 
 
 def _grad_fn(tx: Trace, tensor: TensorValue) -> Value:
+    tensor = tensor.stands_for or tensor
     if not tensor.fake.requires_grad or (tensor.source is None and tensor.fake.is_leaf):
         return ConstantValue(None)
     if tensor.real is None or tensor.source is None or tensor.real.grad_fn is not None:
