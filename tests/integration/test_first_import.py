@@ -112,6 +112,15 @@ class Classifier(Layers):
         with torch.autocast("cpu", torch.bfloat16):
             return self.layers(x.contiguous(memory_format=torch.channels_last)).float().sum()
 
+class Scores(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = (nn.Parameter(torch.randn(256, 192)) for _ in range(2))
+
+    def forward(self, x):
+        left, right = (self.left + x.view(2, 192).sum(0))[:, None], self.right[None]
+        return (left * right).sum(-1).relu().mean()
+
 model = {model}()
 compiled = torchsmith.compile(model, fullgraph=True)
 x = torch.zeros(2, 3, dtype=torch.long) if {model} is Attention else torch.randn(2, 3, 8, 8)
@@ -126,7 +135,7 @@ assert not found, found
 """
 
 
-MODELS = ["Attention", "UNet", "Mixture", "Perceptron", "Decoder", "Classifier"]
+MODELS = ["Attention", "UNet", "Mixture", "Perceptron", "Decoder", "Classifier", "Scores"]
 
 
 @pytest.mark.parametrize("model", MODELS)

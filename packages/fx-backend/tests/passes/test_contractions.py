@@ -16,7 +16,7 @@ from torchsmith_fx_backend._src.passes.contractions import Contractions
 from torchsmith_fx_backend._src.runtime.products import EXACT_MATMUL
 
 aten = torch.ops.aten
-PRODUCTS = (EXACT_MATMUL, aten.matmul.default)
+PRODUCTS = (EXACT_MATMUL, aten.matmul.default, aten.bmm.default)
 
 
 @pytest.fixture
@@ -82,6 +82,7 @@ def test_what_is_a_product(fn, shapes):
         (lambda a, b: (a[:, None].int() * b[None].int()).sum(-1), [(7, 9), (8, 9)]),
         (lambda a, b: scores(a[:, :0], b[:, :0]), [(7, 9), (8, 9)]),
         (lambda a, b: (a[:, None] * 2.0).sum(-1) + b.sum(), [(7, 9), (8, 9)]),
+        (lambda a, b: (a[:, None] * b.double()).sum(-1, dtype=torch.float32), [(7, 9), (8, 9)]),
     ],
 )
 def test_what_is_none(fn, shapes):

@@ -73,6 +73,8 @@ def _axes(node: fx.Node) -> _Axes | None:
     dtypes, reuse, least = _DEVICES.get(result.device.type, (set(), 0, 0))
     if result.dtype not in dtypes or not whole.dtype.is_floating_point:
         return None
+    if torch.promote_types(whole.dtype, result.dtype) != result.dtype:
+        return None  # factors that are rounded before they are multiplied
     if any(not isinstance(v, torch.Tensor) or v.device != result.device for v in values):
         return None
     summed = {axis % whole.dim() for axis in node.args[1]}  # type: ignore[union-attr]
@@ -133,8 +135,9 @@ def _product(graph: fx.Graph, node: fx.Node, axes: _Axes) -> fx.Node:
     a = _matrices(graph, left, rank, axes.batch, axes.rows, axes.inner, result.dtype, static)
     b = _matrices(graph, right, rank, axes.batch, axes.columns, axes.inner, result.dtype, static)
     b = insert(graph, aten.transpose.int, b, -2, -1)
-    exact = result.dtype in (torch.float32, torch.float64)
-    product = insert(graph, EXACT_MATMUL if exact else aten.matmul.default, a, b)
+    product = insert(graph, aten.bmm.default if static else aten.matmul.default, a, b)
+    if result.dtype in (torch.float32, torch.float64):
+        product.target = EXACT_MATMUL  # which gives the same, as far as metadata tells
     order = [*axes.batch, *axes.rows, *axes.columns]
     if static:
         sizes = [whole.shape[axis] for axis in order]
