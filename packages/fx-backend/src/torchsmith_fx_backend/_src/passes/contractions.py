@@ -2,8 +2,8 @@
 
 ``(a[:, :, None] * b[None]).sum(-1)`` is ``a @ b.t()``. Written out like that, by a program (state
 spaces, capsules, pairwise scores) or by the gradient of such an expression, a loop reads both
-factors again for each sum; a library's product keeps them in tiles. On an H200 a Mamba-2 layer
-spends nineteen of twenty microseconds in four of them.
+factors again for each sum; a library's product keeps them in tiles. Four of them were nine tenths
+of a Mamba-2 layer's time on an H200.
 """
 
 from __future__ import annotations
