@@ -4,6 +4,7 @@ drawn after the call, also where the graph fails."""
 import pytest
 import torch
 import torch.nn.functional as F
+import torchsmith_tracer as tracer
 from torch import nn
 
 
@@ -146,3 +147,21 @@ def test_other_backends_get_no_generators_and_do_not_recompile_each_time(program
     # Four parts of each, a seed and then any seed; two of them have looked at none by then.
     assert program(body, broken=True) == 14
     assert not any(isinstance(x, torch.Generator) for inputs in capture.inputs for x in inputs)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, g: torch.randn(x.shape, generator=g) + x,
+        lambda x, g: torch.rand(x.size(0), 3, generator=g, layout=torch.strided) * x,
+        lambda x, g: torch.randint(5, x.shape, generator=g) + x,
+    ],
+)
+def test_no_generator_leaves_sizes_symbolic(fn):
+    compiled = tracer.compile(fn, backend="eager", fullgraph=True, dynamic=True)
+    for rows in (4, 6):
+        found = []
+        for run in (fn, compiled):
+            torch.manual_seed(rows)
+            found.append(run(torch.ones(rows, 3), None))
+        assert torch.equal(*found)

@@ -46,6 +46,9 @@ _NOT_OPERATORS = set(
     ).split()
 )
 
+# A ``generator``, even None, selects overloads of these that take no symbolic sizes.
+_DRAWS = (torch.rand, torch.randn, torch.randint)
+
 _operators: dict[int, object] = {}
 _tensor_methods: dict[int, str] = {}
 
@@ -165,10 +168,15 @@ def call_torch(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value:
         return _unbound_method(tx, name, args, kwargs)
     if not is_operator(obj):
         raise Unsupported("opaque-call", what=name_of(obj))
-    out = kwargs.get("out")
-    if out is not None and not (isinstance(out, ConstantValue) and out.value is None):
+    if not _is_none(kwargs.get("out")):
         return _with_out(tx, obj, args, kwargs)
+    if obj in _DRAWS and _is_none(kwargs.get("generator")):
+        kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
     return tx.graph.call_function(obj, args, kwargs)  # type: ignore[arg-type]
+
+
+def _is_none(value: Value | None) -> bool:
+    return value is None or (isinstance(value, ConstantValue) and value.value is None)
 
 
 def _with_out(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value:
