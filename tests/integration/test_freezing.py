@@ -14,6 +14,7 @@ from torchsmith_fx_backend._src.freezing import Frozen
 @pytest.fixture
 def frozen(monkeypatch):
     """Compiles with freezing; ``frozen.graphs`` are the graphs, frozen, in order of compilation."""
+    torch.manual_seed(1)
     graphs: list[torch.fx.GraphModule] = []
     original = driver.functional_graph
 
@@ -78,7 +79,8 @@ def test_a_batch_norm_is_folded_into_the_weights(frozen, name, dtype):
         exact.load_state_dict({k: v.double() for k, v in model.state_dict().items()})
         ideal = exact(x.double())
     error, own = (got - ideal).abs().max(), (wanted - ideal).abs().max()
-    assert error <= 4 * own + 1e-12
+    last_bits = 4 * torch.finfo(dtype).eps * ideal.abs().max()  # where eager happens to have none
+    assert error <= max(4 * own, last_bits)
     assert got.dtype == dtype and got.stride() == wanted.stride()
     (graph,) = frozen.graphs
     assert len([n for n in names(graph) if "conv" in n or "linear" in n]) == 1
