@@ -130,7 +130,7 @@ def _product(graph: fx.Graph, node: fx.Node, axes: _Axes) -> fx.Node:
     terms: Any = node.args[0]
     left, right = terms.args
     whole, result = terms.meta["val"], node.meta["val"]
-    static = is_static(whole) and is_static(result)
+    static = all(map(is_static, (left.meta["val"], right.meta["val"], result)))
     rank = whole.dim()
     a = _matrices(graph, left, rank, axes.batch, axes.rows, axes.inner, result.dtype, static)
     b = _matrices(graph, right, rank, axes.batch, axes.columns, axes.inner, result.dtype, static)
