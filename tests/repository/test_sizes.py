@@ -9,7 +9,7 @@ from sources import PACKAGES, ROOT, product_files
 LIMIT = 800
 # Lines of Python per group of packages; why these, says docs/decisions/0006-lines-of-code.md.
 BUDGETS = {
-    ("guards", "tracer"): 48_420,
+    ("guards", "tracer"): 48_425,
     ("fx-backend",): 36_215,
     ("kernels",): 22_000,
     ("torchsmith",): 1_000,

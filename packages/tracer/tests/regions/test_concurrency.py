@@ -5,6 +5,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
 import traceback
 
@@ -76,6 +77,16 @@ def test_threads_at_the_limit_and_reset():
         in_threads(work, 4)
 
 
+@pytest.fixture
+def hasty():
+    """Threads that take turns within a compile."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_loops_that_resume_into_each_other_do_not_wait_for_each_other():
     def loop(x, n):
         for i in range(n):

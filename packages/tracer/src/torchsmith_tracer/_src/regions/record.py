@@ -196,9 +196,11 @@ class CodeRecord:
 
     def entry(self) -> weakref.ref[Function]:
         """What a ``TailCall`` to this resume function names; the record keeps it."""
-        if self._entered is None:
-            self._entered = self.enter if self.pass_function else self.shared(self.make_function())
-        return weakref.ref(self._entered)
+        with self._tables:  # of two threads that compile callers, both name what is kept
+            if self._entered is None:
+                own = self.enter if self.pass_function else self.shared(self.make_function())
+                self._entered = own
+            return weakref.ref(self._entered)
 
     def caught(self, rest: tuple[object, ...], error: BaseException) -> TailCall:
         """What to go on with in a resume function that handles ``error``. Where that leads to a

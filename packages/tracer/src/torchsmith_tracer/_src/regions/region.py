@@ -115,9 +115,11 @@ class Region:
         found = self._resumes.get(key)
         if found is None:
             with self._lock:
-                made = resume_code(code, index, stack, local_names)
-                found = self._resumes[key] = CodeRecord(self, made.code, space, made)
-                self._origin[id(made.code)] = made
+                found = self._resumes.get(key)
+                if found is None:
+                    made = resume_code(code, index, stack, local_names)
+                    found = self._resumes[key] = CodeRecord(self, made.code, space, made)
+                    self._origin[id(made.code)] = made
         return found
 
     def origin(self, code: types.CodeType) -> tuple[types.CodeType, int]:
