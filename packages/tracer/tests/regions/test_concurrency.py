@@ -7,12 +7,14 @@ import os
 import pickle
 import sys
 import threading
+import time
 import traceback
 
 import pytest
 import torch
 import torchsmith_tracer
 from torch import nn
+from torchsmith_tracer._src.regions import region
 
 
 def in_threads(work, count=6):
@@ -245,3 +247,33 @@ def test_copies_and_pickles():
     holder = nn.Sequential(run, nn.ReLU())
     other = copy.deepcopy(holder)
     assert torch.equal(other(x), holder(x)) and other[0].linear is not net.linear
+
+
+def test_threads_that_reach_a_break_at_once_share_what_follows(monkeypatch):
+    """The second asks for what follows while the first one makes it."""
+    asked, given, threads, found = [], [], [], []
+    resume, make = region.Region.resume, region.resume_code
+
+    def noting(self, *key):
+        asked.append((self, *key))
+        given.append(resume(self, *key))
+        return given[-1]
+
+    def slow(*args):
+        if not threads:
+            ask = asked[-1]
+            threads.append(threading.Thread(target=lambda: found.append(resume(*ask))))
+            threads[0].start()
+            time.sleep(0.1)
+        return make(*args)
+
+    def fn(x):
+        x = x + 1
+        gb()
+        return x * 2
+
+    monkeypatch.setattr(region.Region, "resume", noting)
+    monkeypatch.setattr(region, "resume_code", slow)
+    assert torchsmith_tracer.compile(fn, backend="eager")(torch.ones(2)).tolist() == [4, 4]
+    threads[0].join(10)
+    assert found == given[:1]
