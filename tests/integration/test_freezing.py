@@ -70,7 +70,7 @@ FOLDED = {
 def test_a_batch_norm_is_folded_into_the_weights(frozen, name, dtype):
     make, shape = FOLDED[name]
     model = with_statistics(nn.Sequential(*make())).to(dtype)
-    x = torch.randn(shape, dtype=dtype)
+    x = torch.randn((64, *shape[1:]), dtype=dtype)  # the largest errors of few numbers vary
     with torch.no_grad():
         wanted = model(x)
         got = frozen(model)(x)
@@ -79,8 +79,7 @@ def test_a_batch_norm_is_folded_into_the_weights(frozen, name, dtype):
         exact.load_state_dict({k: v.double() for k, v in model.state_dict().items()})
         ideal = exact(x.double())
     error, own = (got - ideal).abs().max(), (wanted - ideal).abs().max()
-    last_bits = 4 * torch.finfo(dtype).eps * ideal.abs().max()  # where eager happens to have none
-    assert error <= max(4 * own, last_bits)
+    assert error <= 4 * own + 1e-12
     assert got.dtype == dtype and got.stride() == wanted.stride()
     (graph,) = frozen.graphs
     assert len([n for n in names(graph) if "conv" in n or "linear" in n]) == 1
