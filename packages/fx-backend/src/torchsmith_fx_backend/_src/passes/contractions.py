@@ -8,7 +8,6 @@ of a Mamba-2 layer's time on an H200.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -35,8 +34,10 @@ _GUESS = 64  # what an unknown number of products in a batch stands for
 
 @dataclass(frozen=True)
 class _Axes:
-    """The axes of a product of two factors, by what they are in a matrix product."""
+    """The axes of a product of two factors, by what they are in a matrix product, and whether all
+    of its sizes and steps are known."""
 
+    static: bool
     batch: list[int]
     rows: list[int]
     columns: list[int]
@@ -78,7 +79,7 @@ def _axes(node: fx.Node) -> _Axes | None:
     if any(not isinstance(v, torch.Tensor) or v.device != result.device for v in values):
         return None
     summed = {axis % whole.dim() for axis in node.args[1]}  # type: ignore[union-attr]
-    axes = _Axes([], [], [], [])
+    axes = _Axes(all(map(is_static, (*values, result))), [], [], [], [])
     for axis in range(whole.dim()):
         if _is_one(whole.shape[axis]):
             continue
@@ -91,7 +92,7 @@ def _axes(node: fx.Node) -> _Axes | None:
             axes.batch.append(axis)
         else:
             (axes.rows if left else axes.columns).append(axis)
-    return axes if _pays(axes, whole, [*values, result], reuse, least) else None
+    return axes if _pays(axes, whole, reuse, least) else None
 
 
 def _is_one(size: int | torch.SymInt) -> bool:
@@ -106,9 +107,7 @@ def _repeats(value: torch.Tensor, axis: int) -> bool:
     return _is_one(value.shape[axis]) or (type(step) is int and step == 0)
 
 
-def _pays(
-    axes: _Axes, whole: torch.Tensor, values: Sequence[torch.Tensor], reuse: int, least: int
-) -> bool:
+def _pays(axes: _Axes, whole: torch.Tensor, reuse: int, least: int) -> bool:
     groups = (axes.rows, axes.columns, axes.inner)
     sizes = [[whole.shape[axis] for axis in group] for group in groups]
     if any(type(size) is not int for group in sizes for size in group):
@@ -118,28 +117,25 @@ def _pays(
         return False
     if rows * columns * inner < reuse * (rows * inner + inner * columns + rows * columns):
         return False
-    static = all(map(is_static, values))
-    if not static and max(map(len, groups)) > 1:
+    if not axes.static and max(map(len, groups)) > 1:
         return False  # axes that would be merged beside unknown ones
     counts = (whole.shape[axis] for axis in axes.batch)
     products = prod([n if type(n) is int else _GUESS for n in counts]) * rows * columns * inner
-    return products >= least and not (static and whole.numel() == 0)
+    return products >= least and not (axes.static and whole.numel() == 0)
 
 
 def _product(graph: fx.Graph, node: fx.Node, axes: _Axes) -> fx.Node:
     terms: Any = node.args[0]
     left, right = terms.args
     whole, result = terms.meta["val"], node.meta["val"]
-    static = all(map(is_static, (left.meta["val"], right.meta["val"], result)))
-    rank = whole.dim()
-    a = _matrices(graph, left, rank, axes.batch, axes.rows, axes.inner, result.dtype, static)
-    b = _matrices(graph, right, rank, axes.batch, axes.columns, axes.inner, result.dtype, static)
+    a = _matrices(graph, left, axes, axes.rows, whole.dim(), result.dtype)
+    b = _matrices(graph, right, axes, axes.columns, whole.dim(), result.dtype)
     b = insert(graph, aten.transpose.int, b, -2, -1)
-    product = insert(graph, aten.bmm.default if static else aten.matmul.default, a, b)
+    product = insert(graph, aten.bmm.default if axes.static else aten.matmul.default, a, b)
     if result.dtype in (torch.float32, torch.float64):
         product.target = EXACT_MATMUL  # which gives the same, as far as metadata tells
     order = [*axes.batch, *axes.rows, *axes.columns]
-    if static:
+    if axes.static:
         sizes = [whole.shape[axis] for axis in order]
         product = insert(graph, aten.view.default, product, sizes)
     back = [order.index(axis) for axis in sorted(order)]
@@ -151,16 +147,10 @@ def _product(graph: fx.Graph, node: fx.Node, axes: _Axes) -> fx.Node:
 
 
 def _matrices(
-    graph: fx.Graph,
-    factor: fx.Node,
-    rank: int,
-    batch: list[int],
-    outer: list[int],
-    inner: list[int],
-    dtype: torch.dtype,
-    static: bool,
+    graph: fx.Graph, factor: fx.Node, axes: _Axes, outer: list[int], rank: int, dtype: torch.dtype
 ) -> fx.Node:
-    """A factor as a batch of matrices, rows or columns of the result by summed terms."""
+    """A factor as a batch of matrices, results' rows or columns (``outer``) by terms."""
+    batch, inner = axes.batch, axes.inner
     for _ in range(rank - factor.meta["val"].dim()):
         factor = insert(graph, aten.unsqueeze.default, factor, 0)
     kept = [*batch, *outer, *inner]
@@ -173,7 +163,7 @@ def _matrices(
     groups = (batch, inner, outer) if turned else (batch, outer, inner)
     order = [places.index(axis) for group in groups for axis in group]
     factor = insert(graph, aten.permute.default, factor, order)
-    if static:
+    if axes.static:
         factor = _merged(graph, factor, [len(group) for group in groups])
     if turned:
         factor = insert(graph, aten.transpose.int, factor, -2, -1)

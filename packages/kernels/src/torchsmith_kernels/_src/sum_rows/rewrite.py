@@ -50,8 +50,8 @@ class _Sum(NamedTuple):
         known = lead == 1 or (late and all(type(n) is int for n in whole.shape))
         common: Any = torch.broadcast_shapes(*(i.shape for i in taken))  # type: ignore[no-untyped-call]
         value = self.values.meta["val"]
-        plain = value.dtype in check.FLOATING and all(i.dtype in INDICES for i in taken)
-        plain = plain and value.dtype == whole.dtype  # else the operator refuses them
+        alike = value.dtype == whole.dtype  # else the operator refuses them
+        plain = alike and value.dtype in check.FLOATING and all(i.dtype in INDICES for i in taken)
         return known and plain and tuple(value.shape) == (*common, *whole.shape[lead:])
 
 

@@ -18,7 +18,7 @@ from torchsmith_tracer._src.emitter import Emitter
 from torchsmith_tracer._src.torch_private import OPERATORS, base_tensor, c_namespaces
 from torchsmith_tracer._src.trace import Trace
 from torchsmith_tracer._src.values.base import Args, Kwargs, RealObject, Value
-from torchsmith_tracer._src.values.constants import ConstantValue
+from torchsmith_tracer._src.values.constants import NONE, ConstantValue, is_none
 from torchsmith_tracer._src.values.containers import SequenceValue
 from torchsmith_tracer._src.values.tensor import TensorValue, are_simple, call_tensor_method
 
@@ -168,15 +168,11 @@ def call_torch(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value:
         return _unbound_method(tx, name, args, kwargs)
     if not is_operator(obj):
         raise Unsupported("opaque-call", what=name_of(obj))
-    if not _is_none(kwargs.get("out")):
+    if not is_none(kwargs.get("out", NONE)):
         return _with_out(tx, obj, args, kwargs)
-    if obj in _DRAWS and _is_none(kwargs.get("generator")):
+    if obj in _DRAWS and is_none(kwargs.get("generator", NONE)):
         kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
     return tx.graph.call_function(obj, args, kwargs)  # type: ignore[arg-type]
-
-
-def _is_none(value: Value | None) -> bool:
-    return value is None or (isinstance(value, ConstantValue) and value.value is None)
 
 
 def _with_out(tx: Trace, obj: object, args: Args, kwargs: Kwargs) -> Value:

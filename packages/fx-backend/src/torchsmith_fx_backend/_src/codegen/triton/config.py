@@ -220,19 +220,18 @@ def _transposed_axis(kernel: Kernel, symbols: Mapping[str, int]) -> int | None:
 def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int) -> Config:
     """Sums across contiguous rows, and sums that write or read such rows beside others (the
     gradient of a bias whose terms are laid out anew), go in tiles; others row by row. On an H200
-    the latter took 2.3 to 14 times as long a row at a time, the most for images."""
+    the second took 2.3 to 14 times as long row by row, the most for images."""
     rows = count_points(kernel.ranges[: kernel.reduce_from], symbols)
     cols = count_points(kernel.ranges[kernel.reduce_from :], symbols)
     outer = kernel.reduce_from - 1
     accesses = _accesses(kernel, symbols)
-    several = rows >= 8 * sm_count
+    once, several = can_split(kernel), rows >= 8 * sm_count
     crossed = cols >= 128 and any(_crosses(access, outer) for access in accesses)
-    in_tiles = crossed and cols > (8192 if several else 1024) and can_split(kernel)
+    in_tiles = once and crossed and cols > (8192 if several else 1024)
     if in_tiles or _reduces_outer_axis(accesses, outer):
         if len(accesses) == 1 and rows >= 512 and 512 <= cols <= PERSISTENT_LIMIT:
             widest = max(arg.dtype.itemsize for arg in kernel.args)
             return _choose_columns(rows, widest, sm_count)
-        once = can_split(kernel)
         few = cols <= FEW_TERMS[once] and rows >= 256 * sm_count
         if cols <= 8 or (few and not any(_follows(access, outer) for access in accesses)):
             return _choose_few_terms(rows, 512 if once or cols <= 4 else 256, sm_count)
@@ -257,7 +256,7 @@ def _choose_reduction(kernel: Kernel, symbols: Mapping[str, int], sm_count: int)
         warps = _clamp_power(r_block // 512, 1, 8)
     programs = -(-rows // x_block)
     splits = min(-(-cols // (r_block * 4)), -(-2 * sm_count // max(programs, 1)), 1024)
-    if splits > 1 and can_split(kernel):
+    if splits > 1 and once:
         # Loads of three steps under way hide memory, unless positions take long to compute.
         stages = 3 if x_block > 1 and outer == len(kernel.ranges) - 2 else 1
         return Config(Schedule.SPLIT, x_block, 1, 0, r_block, splits, warps, stages)
